@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file cpu_priv.h
+ * What the cpu kernels share: instruction-set clones, a fast exp, conversions, teams, gemm.
+ *
+ * Every cpu kernel gives the same bits for any number of threads: work is cut into pieces whose
+ * borders depend on sizes alone, and no sum crosses a piece in an order that threads decide.
+ *
+ * Clones. A hot loop lives in a function marked TSRK_CLONES, which the compiler builds for several
+ * instruction sets and the loader picks from. The body of an OpenMP parallel region is outlined
+ * and does not inherit the clones, so regions call row functions that carry the mark.
+ */
+#pragma once
+
+#include "tessera/dtype.h"
+
+#include <omp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* Clones are ifuncs: their resolvers run before a sanitizer is ready, and clang 14 lacks them for
+ * C.
+ */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TSRK_NO_CLONES)
+#    define TSRK_CLONES \
+        __attribute__((noinline, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#    define TSRK_CLONES __attribute__((noinline))
+#endif
+
+/** Elements below which a second thread costs more than it brings (some 10 us of streaming). */
+#define TSRK_CPU_GRAIN 32768
+
+/** Elements that row functions convert or reduce at a time: 4 KiB of f32, well inside L1. */
+#define TSRK_CPU_CHUNK 1024
+
+/** Threads for a kernel that touches this many elements: 1 when small, else the caller's team. */
+static inline int tsrk_cpu_team(int64_t elements)
+{
+    return elements < TSRK_CPU_GRAIN ? 1 : omp_get_max_threads();
+}
+
+/** exp(x), relative error below 2e-7; 0 below -87, +inf above 88.73; NaN stays NaN. Branch-free, so
+ *  that a loop over it becomes SIMD. */
+static inline float tsrk_cpu_exp(float x)
+{
+    const float magic =
+        12582912.0F; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+    x = x < -87.5F ? -87.5F : x;
+    x = x > 88.8F ? 88.8F : x;
+    float shifted = (x * 1.44269504F) + magic;
+    float n = shifted - magic;
+    float r = x - (n * 0.693359375F); /* ln 2 in two parts; the first has few bits, so exact */
+    r = r - (n * -2.12194440e-4F);
+    /* Cephes' minimax polynomial for exp on [-ln2/2, ln2/2]. */
+    float p = 1.9875691500e-4F;
+    p = (p * r) + 1.3981999507e-3F;
+    p = (p * r) + 8.3334519073e-3F;
+    p = (p * r) + 4.1665795894e-2F;
+    p = (p * r) + 1.6666665459e-1F;
+    p = (p * r) + 5.0000001201e-1F;
+    p = (p * r * r) + r + 1.0F;
+    /* 2^(n-1), doubled after: n = 128 has no float of its own; n = -126 becomes 0. */
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 126U) << 23;
+    float half;
+    memcpy(&half, &bits, sizeof half);
+    return p * half * 2.0F;
+}
+
+static inline float tsrk_cpu_from_bf16(uint16_t value)
+{
+    uint32_t bits = (uint32_t)value << 16;
+    float out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+/** Round to nearest even; a NaN stays one. */
+static inline uint16_t tsrk_cpu_to_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    uint32_t quiet = (bits >> 16) | 0x40U;
+    return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+}
+
+/** Address of element i of an f32 or bf16 array. */
+static inline const void *tsrk_cpu_at(const void *array, tsr_dtype type, int64_t i)
+{
+    return (const char *)array + ((size_t)i * (type == TSR_BF16 ? 2U : 4U));
+}
+
+static inline void *tsrk_cpu_at_mut(void *array, tsr_dtype type, int64_t i)
+{
+    return (char *)array + ((size_t)i * (type == TSR_BF16 ? 2U : 4U));
+}
+
+/* ---- convert.c: contiguous runs, SIMD, one thread ---- */
+
+/** out [n] f32 = elements i .. i + n of array (f32 or bf16). */
+void tsrk_cpu_load(float *out, const void *array, tsr_dtype type, int64_t i, int64_t n);
+/** Elements i .. i + n of array (f32 or bf16) = x [n]. */
+void tsrk_cpu_store(void *array, tsr_dtype type, int64_t i, const float *x, int64_t n);
+/** Elements i .. i + n of array (f32 or bf16) += x [n]. */
+void tsrk_cpu_store_add(void *array, tsr_dtype type, int64_t i, const float *x, int64_t n);
+
+/** Elements i .. i + n as f32: the array itself when it is f32, else converted into buffer [n]. */
+static inline const float *tsrk_cpu_view(const void *array, tsr_dtype type, int64_t i, int64_t n,
+                                         float *buffer)
+{
+    if (type != TSR_BF16) {
+        return (const float *)array + i;
+    }
+    tsrk_cpu_load(buffer, array, type, i, n);
+    return buffer;
+}
+
+/* ---- gemm.c ---- */
+
+/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c, in f32, on the calling
+ *  thread when inside a parallel region. beta 0 does not read c. */
+void tsrk_cpu_gemm_f32(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
+                       float *c, int64_t ldc);
+
+/* ---- workspace bytes of the kernels that need some; table.c dispatches ---- */
+size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads);
+size_t tsrk_cpu_ws_layernorm_bwd(const tsrk_layernorm_bwd *args, int threads);
+size_t tsrk_cpu_ws_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args, int threads);
+size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads);
+size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file xent.c
+ * Vocabulary-parallel cross entropy, by definition.
+ *
+ * Per row: max of the logits; sum of exp(logit - max) and the label's logit - max; then
+ * loss = sum of (log(sum) - target) / count over rows whose label counts, and lse = max + log(sum),
+ * which is all that backward needs: dlogit = (exp(logit - lse) - [label]) * dloss / count. Logits
+ * f32 or bf16 [rows, cols], statistics f32 [rows], sums in double.
+ */
+#include "kernels/ref/ref_priv.h"
+
+#include <math.h>
+
+#include "kernels/kernels.h"
+
+void tsrk_ref_count_labels(const tsrk_count_labels *args)
+{
+    double count = args->accumulate ? *args->out : 0.0;
+    for (int64_t i = 0; i < args->n; i++) {
+        count += args->labels[i] != args->ignore_index ? 1.0 : 0.0;
+    }
+    *args->out = count;
+}
+
+void tsrk_ref_xent_max(const tsrk_xent_max *args)
+{
+    for (int64_t r = 0; r < args->rows; r++) {
+        double max = -(double)INFINITY;
+        for (int64_t j = 0; j < args->cols; j++) {
+            double x = tsrk_ref_load(args->logits, args->type, (r * args->cols) + j);
+            max = x > max ? x : max;
+        }
+        args->row_max[r] = (float)max;
+    }
+}
+
+void tsrk_ref_xent_sum(const tsrk_xent_sum *args)
+{
+    for (int64_t r = 0; r < args->rows; r++) {
+        int64_t label = (int64_t)args->labels[r] - args->begin;
+        double max = (double)args->row_max[r];
+        double sum = 0.0;
+        double target = 0.0;
+        for (int64_t j = 0; j < args->cols; j++) {
+            double x = tsrk_ref_load(args->logits, args->type, (r * args->cols) + j) - max;
+            sum += exp(x);
+            target = j == label ? x : target;
+        }
+        args->row_sum[r] = (float)sum;
+        args->row_target[r] = (float)target;
+    }
+}
+
+void tsrk_ref_xent_loss(const tsrk_xent_loss *args)
+{
+    double sum = 0.0;
+    for (int64_t r = 0; r < args->rows; r++) {
+        double log_sum = log((double)args->row_sum[r]);
+        args->lse[r] = (float)((double)args->row_max[r] + log_sum);
+        if (args->labels[r] != args->ignore_index) {
+            sum += log_sum - (double)args->row_target[r];
+        }
+    }
+    *args->loss = *args->count > 0.0 ? (float)(sum / *args->count) : 0.0F;
+}
+
+void tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
+{
+    double factor = *args->count > 0.0 ? (double)*args->dloss / *args->count : 0.0;
+    for (int64_t r = 0; r < args->rows; r++) {
+        bool counts = args->labels[r] != args->ignore_index && *args->count > 0.0;
+        int64_t label = (int64_t)args->labels[r] - args->begin;
+        for (int64_t j = 0; j < args->cols; j++) {
+            int64_t i = (r * args->cols) + j;
+            double p = exp(tsrk_ref_load(args->logits, args->type, i) - (double)args->lse[r]);
+            double gradient = (p - (j == label ? 1.0 : 0.0)) * factor;
+            tsrk_ref_store(args->dlogits, args->type, i, counts ? gradient : 0.0);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+# How tests become CTest cases. A test is one file and one executable; what it needs is read from
+# its first lines (/* ranks: 1 2 4 */, /* labels: long */, /* timeout: 120 */) and its includes.
+
+set(TSR_DIST_ENV
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers build as root
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 # more ranks than cores
+    OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader
+    OMP_NUM_THREADS=1 TSR_CHECK_COLLECTIVE=1)
+set(TSR_SANITIZER_ENV
+    UBSAN_OPTIONS=print_stacktrace=1
+    LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0)
+# Leaks of MPI's unloaded plugins cannot be suppressed at exit; main_mpi.c looks before that.
+set(TSR_DIST_SANITIZER_ENV ${TSR_SANITIZER_ENV} ASAN_OPTIONS=leak_check_at_exit=0:fast_unwind_on_malloc=0)
+set(TSR_TEST_TIMEOUT 240)
+
+# The value of the comment /* key: value */ in the first lines of a file, as a list; or the default.
+function(tsr_file_option out file key default)
+    file(STRINGS ${file} lines LIMIT_COUNT 12 REGEX "^/\\* ${key}: .* \\*/$")
+    set(value ${default})
+    if(lines)
+        list(GET lines 0 line)
+        string(REGEX REPLACE "^/\\* ${key}: (.*) \\*/$" "\\1" value "${line}")
+        string(REPLACE " " ";" value "${value}")
+    endif()
+    set(${out} ${value} PARENT_SCOPE)
+endfunction()
+
+# The folders whose headers a file includes: "tessera/mesh.h" is mesh's by tools/header_owner.txt.
+function(tsr_included_folders out file)
+    file(STRINGS ${PROJECT_SOURCE_DIR}/tools/header_owner.txt owners)
+    file(STRINGS ${file} includes REGEX "^#include \"")
+    set(folders "")
+    foreach(line IN LISTS includes)
+        string(REGEX REPLACE "^#include \"([a-z_]+)/([a-z_0-9/]+)\\.h\".*" "\\1;\\2" parts "${line}")
+        list(GET parts 0 folder)
+        list(GET parts -1 header)
+        if(folder STREQUAL "tessera")
+            set(folder everything)
+            foreach(owner IN LISTS owners)
+                if(owner MATCHES "^${header} (.+)$")
+                    set(folder ${CMAKE_MATCH_1})
+                endif()
+            endforeach()
+        endif()
+        if(folder STREQUAL "support" AND header STREQUAL "tsr_test")
+            continue()
+        endif()
+        list(APPEND folders ${folder})
+    endforeach()
+    set(${out} ${folders} PARENT_SCOPE)
+endfunction()
+
+# tsr_add_test_program(<file> <main>): the executable named after the file.
+function(tsr_add_test_program file main)
+    get_filename_component(name ${file} NAME_WE)
+    if(TARGET ${name})
+        message(FATAL_ERROR "two tests are called ${name}: ${file}")
+    endif()
+    tsr_included_folders(folders ${file})
+    set(links tsr_test_harness)
+    foreach(folder IN LISTS folders)
+        if(folder STREQUAL "support")
+            list(APPEND links tsr_test_support)
+        elseif(folder STREQUAL "everything")
+            list(APPEND links ${TSR_ALL_LIBRARIES})
+        elseif(TARGET tsr_${folder})
+            list(APPEND links tsr_${folder})
+        endif()
+    endforeach()
+    list(REMOVE_DUPLICATES links)
+    add_executable(${name} ${file} ${PROJECT_SOURCE_DIR}/tests/support/${main}.c)
+    target_link_libraries(${name} PRIVATE ${links} m)
+    if(main STREQUAL "main_mpi")
+        target_link_libraries(${name} PRIVATE MPI::MPI_C)
+    endif()
+endfunction()
+
+# tsr_set_test(<case> <file> PROCESSORS <n> LABELS <l>... ENVIRONMENT <e>...)
+function(tsr_set_test case file)
+    cmake_parse_arguments(ARG "" "PROCESSORS" "LABELS;ENVIRONMENT" ${ARGN})
+    tsr_file_option(timeout ${file} timeout ${TSR_TEST_TIMEOUT})
+    tsr_file_option(labels ${file} labels "")
+    set(scratch ${PROJECT_BINARY_DIR}/scratch/${case})
+    file(MAKE_DIRECTORY ${scratch})
+    set_tests_properties(${case} PROPERTIES PROCESSORS ${ARG_PROCESSORS} TIMEOUT ${timeout}
+        SKIP_RETURN_CODE 77 LABELS "${ARG_LABELS};${labels}" WORKING_DIRECTORY ${scratch}
+        ENVIRONMENT "${ARG_ENVIRONMENT};TSR_TEST_SCRATCH=${scratch};TSR_PROGRAM=${PROJECT_BINARY_DIR}/tessera")
+endfunction()
+
+# One process: <name>.
+function(tsr_add_unit_test file)
+    cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
+    get_filename_component(name ${file} NAME_WE)
+    tsr_add_test_program(${file} main_unit)
+    add_test(NAME ${name} COMMAND ${name})
+    tsr_set_test(${name} ${file} PROCESSORS 1 LABELS ${ARG_LABELS} ENVIRONMENT ${TSR_SANITIZER_ENV})
+endfunction()
+
+# One case per rank count: <name>.np<n>.
+function(tsr_add_dist_test file)
+    cmake_parse_arguments(ARG "" "" "LABELS" ${ARGN})
+    get_filename_component(name ${file} NAME_WE)
+    tsr_add_test_program(${file} main_mpi)
+    tsr_file_option(ranks ${file} ranks "1;2;4")
+    foreach(n IN LISTS ranks)
+        set(processors 1)
+        if(n GREATER 1)
+            set(processors 2)
+        endif()
+        add_test(NAME ${name}.np${n}
+            COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} $<TARGET_FILE:${name}>)
+        tsr_set_test(${name}.np${n} ${file} PROCESSORS ${processors} LABELS ${ARG_LABELS} np${n}
+            ENVIRONMENT ${TSR_DIST_ENV} ${TSR_DIST_SANITIZER_ENV})
+    endforeach()
+endfunction()
+
+# A libFuzzer target fuzz_<x>.c over tests/fuzz/corpus/<x>/.
+function(tsr_add_fuzz_test file)
+    get_filename_component(name ${file} NAME_WE)
+    string(REGEX REPLACE "^fuzz_" "" corpus ${name})
+    tsr_add_test_program(${file} main_fuzz)
+    add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${corpus})
+    tsr_set_test(${name} ${file} PROCESSORS 1 LABELS fuzz ENVIRONMENT ${TSR_SANITIZER_ENV})
+endfunction()

@@ -126,11 +126,26 @@ static inline const float *tsrk_cpu_view(const void *array, tsr_dtype type, int6
 
 /* ---- gemm.c ---- */
 
-/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c, in f32, on the calling
- *  thread when inside a parallel region. beta 0 does not read c. */
+/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c in f32, on the calling
+ * thread alone. beta 0 does not read c. */
 void tsrk_cpu_gemm_f32(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                        const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                        float *c, int64_t ldc);
+
+/** One thread's oneDNN objects for the bf16 tiles of one matmul; zero-initialise. A tile of the
+ * same shape as the one before reuses them. */
+typedef struct tsrk_cpu_bf16_gemm {
+    void *engine, *stream, *primitive, *a, *b, *c;
+    int64_t m, n;
+    tsr_dtype c_type;
+    bool refused;
+} tsrk_cpu_bf16_gemm;
+
+/** c [m, n] (f32 or bf16) = op(a) * op(b), k and the strides of a and b as in args, on the calling
+ *  thread. False, with c untouched, when the processor has no fast bf16 product. */
+bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, int64_t m, int64_t n,
+                            const void *a, const void *b, void *c, int64_t ldc, tsr_dtype c_type);
+void tsrk_cpu_bf16_gemm_close(tsrk_cpu_bf16_gemm *gemm);
 
 /* ---- workspace bytes of the kernels that need some; table.c dispatches ---- */
 size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads);
@@ -138,3 +153,40 @@ size_t tsrk_cpu_ws_layernorm_bwd(const tsrk_layernorm_bwd *args, int threads);
 size_t tsrk_cpu_ws_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args, int threads);
 size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads);
 size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads);
+
+/* ---- results by chunk: where f32 results are formed, and how they reach the array ---- */
+
+/** Elements i .. as f32 to write: the array itself when it is f32 and overwritten, else buffer. */
+static inline float *tsrk_cpu_target(void *array, tsr_dtype type, int64_t i, bool accumulate,
+                                     float *buffer)
+{
+    return type == TSR_BF16 || accumulate ? buffer : (float *)array + i;
+}
+
+/** Bring x [n], which tsrk_cpu_target() gave, to elements i .. i + n of array. */
+static inline void tsrk_cpu_finish(void *array, tsr_dtype type, int64_t i, bool accumulate,
+                                   const float *x, int64_t n)
+{
+    if (accumulate) {
+        tsrk_cpu_store_add(array, type, i, x, n);
+    } else if (type == TSR_BF16) {
+        tsrk_cpu_store(array, type, i, x, n);
+    }
+}
+
+/** Elements in chunk number k of n elements. */
+static inline int64_t tsrk_cpu_chunk_size(int64_t n, int64_t k)
+{
+    int64_t left = n - (k * TSRK_CPU_CHUNK);
+    return left < TSRK_CPU_CHUNK ? left : TSRK_CPU_CHUNK;
+}
+
+static inline int64_t tsrk_cpu_chunk_count(int64_t n)
+{
+    return (n + TSRK_CPU_CHUNK - 1) / TSRK_CPU_CHUNK;
+}
+
+/* ---- random.c ---- */
+
+/** out [n] = words index .. index + n of the stream of key (tsri_rng_word), n <= TSRK_CPU_CHUNK. */
+void tsrk_cpu_rng_words(uint32_t *out, uint64_t key, uint64_t index, int64_t n);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file activation.c
+ * gelu (tanh form) and silu(gate) * up by chunks of f32, and their gradients.
+ *
+ * 0.5 (1 + tanh(u)) is the logistic function s of 2u, which needs one exp and one division and
+ * loses nothing where tanh is near -1. With e = exp(-2u): s = 1 / (1 + e) and 1 - s = e s.
+ * Arguments are clamped where s has long been 0 or 1, so that no inf meets a 0.
+ */
+#include "kernels/cpu/cpu_priv.h"
+
+#define GELU_SCALE 1.5957691216057308F /* 2 sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715F
+#define GELU_CLAMP 12.0F /* 2u is 142 there */
+#define EXP_CLAMP  80.0F
+
+static inline float clamp(float x, float limit)
+{
+    x = x < -limit ? -limit : x;
+    return x > limit ? limit : x;
+}
+
+TSRK_CLONES static void chunk_gelu(float *y, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float z = clamp(x[i], GELU_CLAMP);
+        float u2 = GELU_SCALE * (z + (GELU_CUBIC * z * z * z));
+        y[i] = x[i] / (1.0F + tsrk_cpu_exp(clamp(-u2, EXP_CLAMP)));
+    }
+}
+
+TSRK_CLONES static void chunk_gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float z = clamp(x[i], GELU_CLAMP);
+        float square = GELU_CUBIC * z * z;
+        float e = tsrk_cpu_exp(clamp(-GELU_SCALE * (z + (square * z)), EXP_CLAMP));
+        float s = 1.0F / (1.0F + e);
+        float du2 = GELU_SCALE * (1.0F + (3.0F * square));
+        dx[i] = dy[i] * (s + (z * du2 * (e * s) * s));
+    }
+}
+
+TSRK_CLONES static void chunk_silu_mul(float *y, const float *gate, const float *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float e = tsrk_cpu_exp(clamp(-gate[i], EXP_CLAMP));
+        y[i] = gate[i] / (1.0F + e) * up[i];
+    }
+}
+
+TSRK_CLONES static void chunk_dgate(float *dgate, const float *dy, const float *gate,
+                                    const float *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float e = tsrk_cpu_exp(clamp(-gate[i], EXP_CLAMP));
+        float s = 1.0F / (1.0F + e);
+        dgate[i] = dy[i] * up[i] * s * (1.0F + (gate[i] * (e * s)));
+    }
+}
+
+void tsrk_cpu_gelu(const tsrk_gelu *args)
+{
+    const tsrk_gelu *a = args;
+    int64_t chunks = tsrk_cpu_chunk_count(a->n);
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+    for (int64_t k = 0; k < chunks; k++) {
+        float buffer[TSRK_CPU_CHUNK];
+        int64_t i = k * TSRK_CPU_CHUNK;
+        int64_t n = tsrk_cpu_chunk_size(a->n, k);
+        const float *x = tsrk_cpu_view(a->x, a->type, i, n, buffer);
+        float *y = tsrk_cpu_target(a->y, a->type, i, false, buffer);
+        chunk_gelu(y, x, n);
+        tsrk_cpu_finish(a->y, a->type, i, false, y, n);
+    }
+}
+
+void tsrk_cpu_gelu_bwd(const tsrk_gelu_bwd *args)
+{
+    const tsrk_gelu_bwd *a = args;
+    int64_t chunks = tsrk_cpu_chunk_count(a->n);
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+    for (int64_t k = 0; k < chunks; k++) {
+        float dys[TSRK_CPU_CHUNK];
+        float xs[TSRK_CPU_CHUNK];
+        int64_t i = k * TSRK_CPU_CHUNK;
+        int64_t n = tsrk_cpu_chunk_size(a->n, k);
+        const float *dy = tsrk_cpu_view(a->dy, a->type, i, n, dys);
+        const float *x = tsrk_cpu_view(a->x, a->type, i, n, xs);
+        float *dx = tsrk_cpu_target(a->dx, a->type, i, a->accumulate, xs);
+        chunk_gelu_bwd(dx, dy, x, n);
+        tsrk_cpu_finish(a->dx, a->type, i, a->accumulate, dx, n);
+    }
+}
+
+void tsrk_cpu_silu_mul(const tsrk_silu_mul *args)
+{
+    const tsrk_silu_mul *a = args;
+    int64_t chunks = tsrk_cpu_chunk_count(a->n);
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+    for (int64_t k = 0; k < chunks; k++) {
+        float gates[TSRK_CPU_CHUNK];
+        float ups[TSRK_CPU_CHUNK];
+        int64_t i = k * TSRK_CPU_CHUNK;
+        int64_t n = tsrk_cpu_chunk_size(a->n, k);
+        const float *gate = tsrk_cpu_view(a->gate, a->type, i, n, gates);
+        const float *up = tsrk_cpu_view(a->up, a->type, i, n, ups);
+        float *y = tsrk_cpu_target(a->y, a->type, i, false, gates);
+        chunk_silu_mul(y, gate, up, n);
+        tsrk_cpu_finish(a->y, a->type, i, false, y, n);
+    }
+}
+
+void tsrk_cpu_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
+{
+    const tsrk_silu_mul_bwd *a = args;
+    int64_t chunks = tsrk_cpu_chunk_count(a->n);
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+    for (int64_t k = 0; k < chunks; k++) {
+        float dys[TSRK_CPU_CHUNK];
+        float gates[TSRK_CPU_CHUNK];
+        float ups[TSRK_CPU_CHUNK];
+        float out[TSRK_CPU_CHUNK];
+        int64_t i = k * TSRK_CPU_CHUNK;
+        int64_t n = tsrk_cpu_chunk_size(a->n, k);
+        const float *dy = tsrk_cpu_view(a->dy, a->type, i, n, dys);
+        const float *gate = tsrk_cpu_view(a->gate, a->type, i, n, gates);
+        const float *up = tsrk_cpu_view(a->up, a->type, i, n, ups);
+        float *dgate = tsrk_cpu_target(a->dgate, a->type, i, a->accumulate_dgate, out);
+        chunk_dgate(dgate, dy, gate, up, n);
+        tsrk_cpu_finish(a->dgate, a->type, i, a->accumulate_dgate, dgate, n);
+        float *dup = tsrk_cpu_target(a->dup, a->type, i, a->accumulate_dup, out);
+        chunk_silu_mul(dup, gate, dy, n); /* dup = silu(gate) * dy */
+        tsrk_cpu_finish(a->dup, a->type, i, a->accumulate_dup, dup, n);
+    }
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file attention.c
+ * Causal attention with grouped queries.
+ *
+ * The formulas are in kernels/ref/attention.c. Forward, for a block of QUERIES rows of one head:
+ * S = scale Q K^T over the keys that its last row sees, a masked softmax of its rows, out = P V;
+ * saves lse. Backward computes P anew from lse: dV += P^T dO, dP = dO V^T, dS = P (dP - D) scale,
+ * dQ = dS K, dK += dS^T Q. 4 and 10 flops per visible (query, key) pair and element of dim, nearly
+ * all in gemm; f32 throughout, bf16 heads are converted in the thread's workspace.
+ *
+ * A thread takes whole heads (forward) or a kv head with all its query heads (backward), so no sum
+ * crosses threads and every order is fixed.
+ */
+#include "kernels/cpu/cpu_priv.h"
+
+#include <math.h>
+
+/* Rows of a block: more waste above the diagonal, fewer make gemm slow. */
+#define QUERIES 64
+/* Queries and keys below which one thread does all (10 us). */
+#define TEAM_PAIRS 4096
+
+/* One head of a tensor [batch, seq, heads, dim], as rows of f32. */
+typedef struct head {
+    float *row;
+    int64_t stride;
+} head;
+
+typedef struct const_head {
+    const float *row;
+    int64_t stride;
+} const_head;
+
+static int64_t round_up(int64_t count)
+{
+    return (count + 15) / 16 * 16;
+}
+
+/* Row stride of a block of scores: an odd number of vectors, since powers of two share cache sets.
+ */
+static int64_t score_stride(int64_t seq)
+{
+    int64_t stride = round_up(seq);
+    return stride % 32 == 0 ? stride + 16 : stride;
+}
+
+static int64_t head_offset(int64_t b, int64_t h, int64_t seq, int64_t heads, int64_t dim)
+{
+    return ((b * seq * heads) + h) * dim;
+}
+
+/* Head at element offset of x: in place when f32, else converted to buffer [seq, dim]. */
+static const_head read_head(const void *x, tsr_dtype type, int64_t offset, int64_t seq,
+                            int64_t stride, int64_t dim, float *buffer)
+{
+    if (type != TSR_BF16) {
+        return (const_head){(const float *)x + offset, stride};
+    }
+    for (int64_t t = 0; t < seq; t++) {
+        tsrk_cpu_load(buffer + (t * dim), x, type, offset + (t * stride), dim);
+    }
+    return (const_head){buffer, dim};
+}
+
+/* Where to build head at element offset of x: in place when f32, else in buffer. */
+static head build_head(void *x, tsr_dtype type, int64_t offset, int64_t stride, int64_t dim,
+                       float *buffer)
+{
+    if (type != TSR_BF16) {
+        return (head){(float *)x + offset, stride};
+    }
+    return (head){buffer, dim};
+}
+
+/* Move rows of a head that was built in a buffer to x at element offset. */
+static void write_rows(void *x, tsr_dtype type, int64_t offset, int64_t rows, int64_t stride,
+                       int64_t dim, head from)
+{
+    for (int64_t t = 0; type == TSR_BF16 && t < rows; t++) {
+        tsrk_cpu_store(x, type, offset + (t * stride), from.row + (t * from.stride), dim);
+    }
+}
+
+/* ---- forward ---- */
+
+TSRK_CLONES static float max_of(const float *x, int64_t n)
+{
+    float max = -INFINITY;
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++) {
+        max = x[i] > max ? x[i] : max;
+    }
+    return max;
+}
+
+/* x = exp(x - shift); returns the sum. */
+TSRK_CLONES static float exp_in_place(float *x, int64_t n, float shift)
+{
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = tsrk_cpu_exp(x[i] - shift);
+        sum += x[i];
+    }
+    return sum;
+}
+
+TSRK_CLONES static void scale_row(float *x, int64_t n, float factor)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        x[i] *= factor;
+    }
+}
+
+/* Scores [width], of which visible count, to unnormalised probabilities; returns their sum and
+ * *max_out. */
+static double softmax_row(float *scores, int64_t visible, int64_t width, float *max_out)
+{
+    double sum = 0.0;
+    float max = max_of(scores, visible);
+    for (int64_t j = 0; j < visible; j += TSRK_CPU_CHUNK) {
+        int64_t n = visible - j < TSRK_CPU_CHUNK ? visible - j : TSRK_CPU_CHUNK;
+        sum += (double)exp_in_place(scores + j, n, max);
+    }
+    memset(scores + visible, 0, (size_t)(width - visible) * sizeof *scores);
+    *max_out = max;
+    return sum;
+}
+
+/* Floats of workspace that a thread needs. */
+static int64_t forward_floats(const tsrk_attention *args)
+{
+    int64_t whole = round_up(args->seq * args->dim);
+    int64_t floats = QUERIES * score_stride(args->seq);
+    return floats + (args->type == TSR_BF16 ? (3 * whole) + round_up(QUERIES * args->dim) : 0);
+}
+
+size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads)
+{
+    return (size_t)threads * (size_t)forward_floats(args) * sizeof(float);
+}
+
+static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float *workspace)
+{
+    int64_t seq = args->seq;
+    int64_t dim = args->dim;
+    int64_t q_stride = args->heads * dim;
+    int64_t kv_stride = args->kv_heads * dim;
+    int64_t iq = head_offset(b, h, seq, args->heads, dim);
+    int64_t ik = head_offset(b, h / (args->heads / args->kv_heads), seq, args->kv_heads, dim);
+    int64_t whole = round_up(seq * dim);
+    int64_t ld = score_stride(seq);
+    float *scores = workspace;
+    float *buffer = scores + (QUERIES * ld);
+    const_head q = read_head(args->q, args->type, iq, seq, q_stride, dim, buffer);
+    const_head k = read_head(args->k, args->type, ik, seq, kv_stride, dim, buffer + whole);
+    const_head v = read_head(args->v, args->type, ik, seq, kv_stride, dim, buffer + (2 * whole));
+    float *lse = args->lse + (((b * args->heads) + h) * seq);
+    for (int64_t i = 0; i < seq; i += QUERIES) {
+        int64_t rows = seq - i < QUERIES ? seq - i : QUERIES;
+        int64_t width = i + rows;
+        float inverse[QUERIES];
+        head out = build_head(args->out, args->type, iq + (i * q_stride), q_stride, dim,
+                              buffer + (3 * whole));
+        tsrk_cpu_gemm_f32(false, true, rows, width, dim, args->scale, q.row + (i * q.stride),
+                          q.stride, k.row, k.stride, 0.0F, scores, ld);
+        for (int64_t r = 0; r < rows; r++) {
+            float max;
+            double sum = softmax_row(scores + (r * ld), i + r + 1, width, &max);
+            lse[i + r] = (float)((double)max + log(sum));
+            inverse[r] = (float)(1.0 / sum);
+        }
+        tsrk_cpu_gemm_f32(false, false, rows, dim, width, 1.0F, scores, ld, v.row, v.stride, 0.0F,
+                          out.row, out.stride);
+        for (int64_t r = 0; r < rows; r++) {
+            scale_row(out.row + (r * out.stride), dim, inverse[r]);
+        }
+        write_rows(args->out, args->type, iq + (i * q_stride), rows, q_stride, dim, out);
+    }
+}
+
+/* Threads for tasks heads of seq queries. */
+static int team_of(int64_t tasks, int64_t seq)
+{
+    int team = tasks * seq * seq < TEAM_PAIRS ? 1 : omp_get_max_threads();
+    return tasks < team ? (int)tasks : team;
+}
+
+void tsrk_cpu_attention(const tsrk_attention *args)
+{
+    int64_t tasks = args->seq > 0 ? args->batch * args->heads : 0;
+    int team = team_of(tasks, args->seq);
+    if (team < 1) {
+        return;
+    }
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int64_t i = 0; i < tasks; i++) {
+        int64_t slot = omp_get_thread_num() * forward_floats(args);
+        forward_head(args, i / args->heads, i % args->heads, (float *)args->workspace + slot);
+    }
+}
+
+/* ---- backward ---- */
+
+TSRK_CLONES static float dot(const float *a, const float *b, int64_t n)
+{
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        sum += a[i] * b[i];
+    }
+    return sum;
+}
+
+/* s = p = exp(s - lse); dp = ds = p * (dp - delta) * scale. */
+TSRK_CLONES static void gradient_row(float *restrict s, float *restrict dp, int64_t n, float lse,
+                                     float delta, float scale)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float p = tsrk_cpu_exp(s[i] - lse);
+        s[i] = p;
+        dp[i] = p * (dp[i] - delta) * scale;
+    }
+}
+
+/* What one kv head and its query heads work on. */
+typedef struct backward {
+    const tsrk_attention_bwd *args;
+    float *p, *ds;     /* [QUERIES, ld] */
+    float *heads;      /* converted heads, one after another */
+    int64_t ld, whole; /* row stride of p and ds; floats of a converted head */
+    const_head k, v;   /* of the kv head */
+    head dk, dv;
+} backward;
+
+static int64_t backward_floats(const tsrk_attention_bwd *args)
+{
+    int64_t whole = round_up(args->seq * args->dim);
+    int64_t floats = 2 * QUERIES * score_stride(args->seq);
+    return floats + (args->type == TSR_BF16 ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
+}
+
+size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads)
+{
+    return (size_t)threads * (size_t)backward_floats(args) * sizeof(float);
+}
+
+/* Block of rows i .. i + rows: p and ds from the heads' rows and lse. */
+static void backward_scores(const backward *w, const_head q, const_head out, const_head dout,
+                            const float *lse, int64_t i, int64_t rows)
+{
+    const tsrk_attention_bwd *args = w->args;
+    int64_t width = i + rows;
+    tsrk_cpu_gemm_f32(false, true, rows, width, args->dim, args->scale, q.row + (i * q.stride),
+                      q.stride, w->k.row, w->k.stride, 0.0F, w->p, w->ld);
+    tsrk_cpu_gemm_f32(false, true, rows, width, args->dim, 1.0F, dout.row + (i * dout.stride),
+                      dout.stride, w->v.row, w->v.stride, 0.0F, w->ds, w->ld);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t t = i + r;
+        size_t hidden = (size_t)(width - t - 1) * sizeof(float);
+        float delta = dot(dout.row + (t * dout.stride), out.row + (t * out.stride), args->dim);
+        gradient_row(w->p + (r * w->ld), w->ds + (r * w->ld), t + 1, lse[t], delta, args->scale);
+        memset(w->p + (r * w->ld) + t + 1, 0, hidden);
+        memset(w->ds + (r * w->ld) + t + 1, 0, hidden);
+    }
+}
+
+/* Query head h: its dq, and its share of dk and dv. */
+static void backward_query_head(const backward *w, int64_t b, int64_t h)
+{
+    const tsrk_attention_bwd *args = w->args;
+    int64_t seq = args->seq;
+    int64_t dim = args->dim;
+    int64_t stride = args->heads * dim;
+    int64_t iq = head_offset(b, h, seq, args->heads, dim);
+    float *buffer = w->heads + (4 * w->whole);
+    const_head q = read_head(args->q, args->type, iq, seq, stride, dim, buffer);
+    const_head out = read_head(args->out, args->type, iq, seq, stride, dim, buffer + w->whole);
+    const_head dout =
+        read_head(args->dout, args->type, iq, seq, stride, dim, buffer + (2 * w->whole));
+    const float *lse = args->lse + (((b * args->heads) + h) * seq);
+    for (int64_t i = 0; i < seq; i += QUERIES) {
+        int64_t rows = seq - i < QUERIES ? seq - i : QUERIES;
+        int64_t width = i + rows;
+        head dq = build_head(args->dq, args->type, iq + (i * stride), stride, dim,
+                             buffer + (3 * w->whole));
+        backward_scores(w, q, out, dout, lse, i, rows);
+        tsrk_cpu_gemm_f32(false, false, rows, dim, width, 1.0F, w->ds, w->ld, w->k.row, w->k.stride,
+                          0.0F, dq.row, dq.stride);
+        tsrk_cpu_gemm_f32(true, false, width, dim, rows, 1.0F, w->p, w->ld,
+                          dout.row + (i * dout.stride), dout.stride, 1.0F, w->dv.row, w->dv.stride);
+        tsrk_cpu_gemm_f32(true, false, width, dim, rows, 1.0F, w->ds, w->ld, q.row + (i * q.stride),
+                          q.stride, 1.0F, w->dk.row, w->dk.stride);
+        write_rows(args->dq, args->type, iq + (i * stride), rows, stride, dim, dq);
+    }
+}
+
+static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t g, float *workspace)
+{
+    int64_t seq = args->seq;
+    int64_t dim = args->dim;
+    int64_t stride = args->kv_heads * dim;
+    int64_t ik = head_offset(b, g, seq, args->kv_heads, dim);
+    int64_t group = args->heads / args->kv_heads;
+    backward w = {.args = args, .p = workspace, .ld = score_stride(seq)};
+    w.whole = round_up(seq * dim);
+    w.ds = w.p + (QUERIES * w.ld);
+    w.heads = w.ds + (QUERIES * w.ld);
+    w.k = read_head(args->k, args->type, ik, seq, stride, dim, w.heads);
+    w.v = read_head(args->v, args->type, ik, seq, stride, dim, w.heads + w.whole);
+    w.dk = build_head(args->dk, args->type, ik, stride, dim, w.heads + (2 * w.whole));
+    w.dv = build_head(args->dv, args->type, ik, stride, dim, w.heads + (3 * w.whole));
+    for (int64_t t = 0; t < seq; t++) {
+        memset(w.dk.row + (t * w.dk.stride), 0, (size_t)dim * sizeof(float));
+        memset(w.dv.row + (t * w.dv.stride), 0, (size_t)dim * sizeof(float));
+    }
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+        backward_query_head(&w, b, h);
+    }
+    write_rows(args->dk, args->type, ik, seq, stride, dim, w.dk);
+    write_rows(args->dv, args->type, ik, seq, stride, dim, w.dv);
+}
+
+void tsrk_cpu_attention_bwd(const tsrk_attention_bwd *args)
+{
+    int64_t tasks = args->seq > 0 ? args->batch * args->kv_heads : 0;
+    int team = team_of(tasks, args->seq);
+    if (team < 1) {
+        return;
+    }
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
+    for (int64_t i = 0; i < tasks; i++) {
+        int64_t slot = omp_get_thread_num() * backward_floats(args);
+        backward_kv_head(args, i / args->kv_heads, i % args->kv_heads,
+                         (float *)args->workspace + slot);
+    }
+}

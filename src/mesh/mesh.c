@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file mesh.c
+ * Grid arithmetic over two tables: the rank of each cell, and the cell of each rank.
+ *
+ * Every query goes rank -> cell -> coordinate and back, so a rank order costs nothing and no
+ * function but these two tables knows of it. Immutable after creation.
+ */
+#include "tessera/mesh.h"
+
+#include "base/base.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <string.h>
+
+struct tsr_mesh {
+    atomic_int owners;
+    int world_size;
+    int axis_count;
+    int cell_count;
+    int size[TSR_MESH_MAX_AXES];
+    int stride[TSR_MESH_MAX_AXES];
+    char name[TSR_MESH_MAX_AXES][TSR_MESH_NAME_BYTES];
+    int *rank_of; /* [cell_count] */
+    int *cell_of; /* [world_size]; -1: the rank is outside */
+};
+
+static bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+static tsr_status check_name(const tsr_mesh_axis *axes, int i)
+{
+    const char *name = axes[i].name;
+    size_t length = 0;
+
+    if (name == NULL || name[0] == '\0') {
+        return TSR_RAISE(TSR_ERR_INVALID, "mesh axis %d has no name", i);
+    }
+    length = strlen(name);
+    if (length >= TSR_MESH_NAME_BYTES) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "mesh axis name \"%.40s\" has %zu characters, wants 1..%d", name, length,
+                         TSR_MESH_NAME_BYTES - 1);
+    }
+    for (const char *c = name; *c != '\0'; c++) {
+        if (!is_name_char(*c)) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "mesh axis name \"%s\" holds '%c', wants a..z, 0..9 and _", name, *c);
+        }
+    }
+    for (int k = 0; k < i; k++) {
+        if (strcmp(axes[k].name, name) == 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "mesh axes %d and %d are both called \"%s\"", k, i,
+                             name);
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_axes(const tsr_mesh_axis *axes, int axis_count, int *cells_out)
+{
+    int64_t cells = 1;
+
+    if (axes == NULL || axis_count < 1 || axis_count > TSR_MESH_MAX_AXES) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a mesh of %d axes, wants 1..%d", axis_count,
+                         TSR_MESH_MAX_AXES);
+    }
+    for (int i = 0; i < axis_count; i++) {
+        TSR_TRY(check_name(axes, i));
+        if (axes[i].size < 1) {
+            return TSR_RAISE(TSR_ERR_INVALID, "mesh axis \"%s\" has size %d, wants at least 1",
+                             axes[i].name, axes[i].size);
+        }
+        cells *= axes[i].size;
+        if (cells > INT_MAX) {
+            return TSR_RAISE(TSR_ERR_INVALID, "a mesh of more than %d ranks", INT_MAX);
+        }
+    }
+    *cells_out = (int)cells;
+    return TSR_OK;
+}
+
+static void format_axes(const tsr_mesh_axis *axes, int axis_count, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < axis_count && used < size; i++) {
+        int wrote = snprintf(text + used, size - used, "%s%s=%d", i > 0 ? " " : "", axes[i].name,
+                             axes[i].size);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+static tsr_status check_fit(int world_size, const tsr_mesh_axis *axes, int axis_count, int cells,
+                            bool allow_remainder)
+{
+    char text[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
+
+    if (world_size < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a mesh over %d ranks, wants at least 1", world_size);
+    }
+    if (cells > world_size || (cells < world_size && !allow_remainder)) {
+        format_axes(axes, axis_count, text, sizeof(text));
+        return TSR_RAISE(TSR_ERR_INVALID, "mesh %s has %d ranks, the job has %d", text, cells,
+                         world_size);
+    }
+    return TSR_OK;
+}
+
+static tsr_status fill_order(tsr_mesh *mesh, const int *rank_order)
+{
+    for (int r = 0; r < mesh->world_size; r++) {
+        mesh->cell_of[r] = -1;
+    }
+    for (int cell = 0; cell < mesh->cell_count; cell++) {
+        int rank = rank_order != NULL ? rank_order[cell] : cell;
+
+        if (rank < 0 || rank >= mesh->world_size) {
+            return TSR_RAISE(TSR_ERR_INVALID, "rank order puts rank %d at cell %d, wants 0..%d",
+                             rank, cell, mesh->world_size - 1);
+        }
+        if (mesh->cell_of[rank] >= 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "rank order puts rank %d at cells %d and %d", rank,
+                             mesh->cell_of[rank], cell);
+        }
+        mesh->cell_of[rank] = cell;
+        mesh->rank_of[cell] = rank;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_mesh_create(int world_size, const tsr_mesh_axis *axes, int axis_count,
+                           const tsr_mesh_options *options, tsr_mesh **out)
+{
+    static const tsr_mesh_options defaults = {0};
+    const tsr_mesh_options *opt = options != NULL ? options : &defaults;
+    tsr_status status = TSR_OK;
+    tsr_mesh *mesh = NULL;
+    int cells = 0;
+
+    TSR_TRY(check_axes(axes, axis_count, &cells));
+    TSR_TRY(check_fit(world_size, axes, axis_count, cells, opt->allow_remainder));
+    TSR_TRY(tsri_alloc(1, sizeof(*mesh), &mesh));
+    atomic_init(&mesh->owners, 1);
+    mesh->world_size = world_size;
+    mesh->axis_count = axis_count;
+    mesh->cell_count = cells;
+    for (int i = axis_count - 1, stride = 1; i >= 0; i--) {
+        mesh->size[i] = axes[i].size;
+        mesh->stride[i] = stride;
+        stride *= axes[i].size;
+        memcpy(mesh->name[i], axes[i].name, strlen(axes[i].name) + 1);
+    }
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)cells, sizeof(int), &mesh->rank_of), release);
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)world_size, sizeof(int), &mesh->cell_of), release);
+    TSR_TRY_GOTO(status, fill_order(mesh, opt->rank_order), release);
+    *out = mesh;
+    return TSR_OK;
+
+release:
+    tsr_mesh_release(&mesh);
+    return status;
+}
+
+tsr_mesh *tsr_mesh_retain(tsr_mesh *mesh)
+{
+    (void)atomic_fetch_add_explicit(&mesh->owners, 1, memory_order_relaxed);
+    return mesh;
+}
+
+void tsr_mesh_release(tsr_mesh **mesh)
+{
+    tsr_mesh *old = *mesh;
+
+    *mesh = NULL;
+    if (old != NULL && atomic_fetch_sub_explicit(&old->owners, 1, memory_order_acq_rel) == 1) {
+        tsri_free(&old->cell_of);
+        tsri_free(&old->rank_of);
+        tsri_free(&old);
+    }
+}
+
+int tsr_mesh_axis_count(const tsr_mesh *mesh)
+{
+    return mesh->axis_count;
+}
+
+int tsr_mesh_axis_size(const tsr_mesh *mesh, int axis)
+{
+    return axis < 0 || axis >= mesh->axis_count ? 1 : mesh->size[axis];
+}
+
+const char *tsr_mesh_axis_name(const tsr_mesh *mesh, int axis)
+{
+    return axis < 0 || axis >= mesh->axis_count ? "?" : mesh->name[axis];
+}
+
+int tsr_mesh_cell_count(const tsr_mesh *mesh)
+{
+    return mesh->cell_count;
+}
+
+int tsr_mesh_axis_find(const tsr_mesh *mesh, const char *name)
+{
+    for (int i = 0; name != NULL && i < mesh->axis_count; i++) {
+        if (strcmp(mesh->name[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+tsr_status tsr_mesh_coord(const tsr_mesh *mesh, int rank, int *coord)
+{
+    int cell = rank < 0 || rank >= mesh->world_size ? -1 : mesh->cell_of[rank];
+
+    if (cell < 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "rank %d is outside the mesh of %d ranks", rank,
+                         mesh->cell_count);
+    }
+    for (int i = 0; i < mesh->axis_count; i++) {
+        coord[i] = cell / mesh->stride[i] % mesh->size[i];
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_mesh_rank(const tsr_mesh *mesh, const int *coord, int *out)
+{
+    int cell = 0;
+
+    for (int i = 0; i < mesh->axis_count; i++) {
+        if (coord[i] < 0 || coord[i] >= mesh->size[i]) {
+            return TSR_RAISE(TSR_ERR_INVALID, "coordinate %d on mesh axis \"%s\", wants 0..%d",
+                             coord[i], mesh->name[i], mesh->size[i] - 1);
+        }
+        cell += coord[i] * mesh->stride[i];
+    }
+    *out = mesh->rank_of[cell];
+    return TSR_OK;
+}
+
+tsr_status tsr_mesh_axis_ranks(const tsr_mesh *mesh, int axis, int rank, int *ranks)
+{
+    int count = 0;
+    int index = 0;
+
+    if (axis < 0 || axis >= mesh->axis_count) {
+        return TSR_RAISE(TSR_ERR_INVALID, "mesh axis %d, the mesh has %d", axis, mesh->axis_count);
+    }
+    TSR_TRY(tsr_mesh_flat_ranks(mesh, 1U << axis, rank, ranks, &count, &index));
+    return TSR_OK;
+}
+
+tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int rank, int *ranks,
+                               int *count_out, int *index_out)
+{
+    int coord[TSR_MESH_MAX_AXES];
+    int base = 0;
+    int count = 1;
+    int index = 0;
+
+    if (axis_mask >> mesh->axis_count != 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "mesh axis mask 0x%x, the mesh has %d axes", axis_mask,
+                         mesh->axis_count);
+    }
+    TSR_TRY(tsr_mesh_coord(mesh, rank, coord));
+    for (int i = 0; i < mesh->axis_count; i++) {
+        if ((axis_mask >> i & 1U) != 0) {
+            count *= mesh->size[i];
+            index = index * mesh->size[i] + coord[i];
+        } else {
+            base += coord[i] * mesh->stride[i];
+        }
+    }
+    for (int k = 0; k < count; k++) {
+        int cell = base;
+        int rest = k;
+
+        for (int i = mesh->axis_count - 1; i >= 0; i--) {
+            if ((axis_mask >> i & 1U) != 0) {
+                cell += rest % mesh->size[i] * mesh->stride[i];
+                rest /= mesh->size[i];
+            }
+        }
+        ranks[k] = mesh->rank_of[cell];
+    }
+    *count_out = count;
+    *index_out = index;
+    return TSR_OK;
+}
+
+const char *tsr_mesh_format(const tsr_mesh *mesh, char *buffer, size_t size)
+{
+    tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
+
+    if (size > 0) {
+        for (int i = 0; i < mesh->axis_count; i++) {
+            axes[i] = (tsr_mesh_axis){mesh->name[i], mesh->size[i]};
+        }
+        format_axes(axes, mesh->axis_count, buffer, size);
+    }
+    return buffer;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file arena.h
+ * Step memory planned from the recorded schedule: slots, activations, workspace.
+ *
+ * A step acquires and releases ranges in the same order every time. Each (acquire .. release) pair
+ * is an interval in host order; the plan colours the intervals: overlapping intervals get disjoint
+ * offsets of one buffer, by first fit in order of decreasing size. A later step replays the plan:
+ * the n-th acquire gets its planned offset, and its stream first waits for the last-use events of
+ * the intervals whose memory it takes over. So nothing is allocated after the first step, and reuse
+ * across streams is ordered by events alone.
+ *
+ * Before a plan exists (first step of a program that made no dry run), and after a step departed
+ * from the plan (another size, kind or stream at the n-th acquire), ranges come from buffers of
+ * their own until the step ends; then the step just recorded becomes the plan.
+ *
+ * A plan recorded on a sim device can be given to an executing one: tsri_arena_adopt.
+ *
+ * Threads: one thread at a time per arena.
+ */
+#pragma once
+
+#include "backend/dispatch.h"
+
+typedef struct tsri_arena tsri_arena;
+
+/** A range of device memory. buffer is borrowed from the arena (or from its owner). */
+typedef struct tsri_mem {
+    tsr_buffer *buffer;
+    size_t offset, bytes;
+    int interval; /* index within the step; -1: not the arena's */
+} tsri_mem;
+
+tsr_status tsri_arena_create(tsr_device *device, tsri_arena **out);
+void tsri_arena_destroy(tsri_arena **arena);
+
+tsr_status tsri_arena_step_begin(tsri_arena *arena);
+/** Everything acquired must be released. Makes or remakes the plan where needed. */
+tsr_status tsri_arena_step_end(tsri_arena *arena);
+/** Abandon a failed step: drop all ranges without a plan. */
+void tsri_arena_step_abort(tsri_arena *arena);
+
+/** A range of bytes for use on stream, contents unspecified, 256-byte aligned. label long-lived. */
+tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kind,
+                              const char *label, tsr_stream *stream, tsri_mem *out);
+/** Give a range back; last_use: the point after which its memory may be taken over. */
+void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use);
+
+/** Facts about the plan. */
+typedef struct tsri_arena_stats {
+    size_t planned_bytes;                /* size of the plan's one buffer; 0: no plan */
+    size_t live_peak_bytes;              /* largest sum of live intervals: the lower bound */
+    size_t kind_at_peak[TSRI_MEM_COUNT]; /* live bytes by kind at that moment */
+    const char *peak_label;              /* label of the acquire that reached the peak */
+    int interval_count;
+    int departures;              /* steps that left the plan so far */
+    const char *departure_label; /* of the acquire that left it last */
+} tsri_arena_stats;
+void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out);
+
+/** Allocate now what from's plan needs, and replay it from the next step on. */
+tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from);

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file backend_priv.h
+ * Between dispatch, recorder and race check.
+ *
+ * Dispatch tells the recorder of every call before it reaches the backend (op_begin), and takes the
+ * entry back when the backend refused it (op_undo). All of these do nothing without a recorder.
+ */
+#pragma once
+
+#include "backend/dispatch.h"
+#include "backend/recorder.h"
+
+/** An operation that has a seq: ledger entry, stream (at its new seq) and ranges touched. */
+tsr_status tsri_recorder_op_begin(tsr_stream *stream, const tsri_entry *entry,
+                                  const tsri_access *access, int access_count);
+/** The operation just begun was refused. */
+void tsri_recorder_op_undo(tsr_stream *stream);
+/** stream is about to wait for event (of another stream, seq > 0). */
+tsr_status tsri_recorder_wait(tsr_stream *stream, tsr_event event);
+/** The host waited for all of stream. */
+void tsri_recorder_host_join(tsr_stream *stream);
+void tsri_recorder_stream_open(tsr_stream *stream);
+tsr_status tsri_recorder_alloc(tsr_buffer *buffer);
+/** A race found here is reported by the next call that can fail. */
+void tsri_recorder_release(tsr_buffer *buffer);
+
+/* ---- race check (race.c), used by recorder.c alone ---- */
+
+typedef struct tsri_race tsri_race;
+
+tsr_status tsri_race_create(int drop_wait, tsri_race **out);
+void tsri_race_destroy(tsri_race **race);
+tsr_status tsri_race_op(tsri_race *race, tsr_stream *stream, const tsri_entry *entry,
+                        const tsri_access *access, int access_count);
+tsr_status tsri_race_wait(tsri_race *race, tsr_stream *stream, tsr_event event);
+void tsri_race_host_join(tsri_race *race, tsri_stream_kind kind);
+void tsri_race_stream_open(tsri_race *race, tsri_stream_kind kind);
+void tsri_race_release(tsri_race *race, tsr_buffer *buffer);
+/** The failure that a release found, once. */
+tsr_status tsri_race_pending(tsri_race *race);
+
+int tsri_race_found_count(const tsri_race *race);

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* The ledger, and the door to the race check.
+ *
+ * Entries are in host order. A backend reports the times of an operation from another thread and
+ * knows it by stream and seq alone; index[kind][seq - first_seq] is its entry. The lock guards
+ * entries and index against those reports. A caller that reads entries has synced the streams whose
+ * times it wants, so it takes no lock. */
+#include "backend/backend_priv.h"
+
+#include "base/base.h"
+
+#include <pthread.h>
+
+typedef struct seq_index {
+    int *entry; /* [count] */
+    int count, capacity;
+    uint64_t first_seq; /* of entry[0]; 0: nothing recorded yet */
+} seq_index;
+
+struct tsri_recorder {
+    pthread_mutex_t lock;
+    tsri_recorder_options options;
+    tsri_race *race; /* NULL without race check */
+    tsri_entry *entries;
+    int count, capacity;
+    int step;
+    int wait_count;
+    seq_index index[TSRI_STREAM_COUNT];
+};
+
+static bool has_seq(tsri_entry_kind kind)
+{
+    return kind == TSRI_ENTRY_KERNEL || kind == TSRI_ENTRY_COLLECTIVE || kind == TSRI_ENTRY_COPY;
+}
+
+static tsr_status append_locked(tsri_recorder *recorder, const tsri_entry *entry)
+{
+    TSR_TRY(tsri_grow(&recorder->entries, &recorder->capacity, recorder->count + 1,
+                      sizeof(tsri_entry)));
+    if (has_seq(entry->kind)) {
+        seq_index *index = &recorder->index[entry->stream];
+        TSR_TRY(tsri_grow(&index->entry, &index->capacity, index->count + 1, sizeof(int)));
+        if (index->count == 0) {
+            index->first_seq = entry->seq;
+        }
+        index->entry[index->count++] = recorder->count;
+    }
+    recorder->entries[recorder->count] = *entry;
+    recorder->entries[recorder->count].step = recorder->step;
+    recorder->count++;
+    return TSR_OK;
+}
+
+static tsr_status append(tsri_recorder *recorder, const tsri_entry *entry)
+{
+    if (!recorder->options.ledger) {
+        return TSR_OK;
+    }
+    (void)pthread_mutex_lock(&recorder->lock);
+    tsr_status status = append_locked(recorder, entry);
+    (void)pthread_mutex_unlock(&recorder->lock);
+    if (status != TSR_OK) {
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    return TSR_OK;
+}
+
+/* ---- what dispatch calls ---- */
+
+tsr_status tsri_recorder_op_begin(tsr_stream *stream, const tsri_entry *entry,
+                                  const tsri_access *access, int access_count)
+{
+    tsri_recorder *recorder = stream->device->recorder;
+    tsri_entry filled = *entry;
+    tsr_status status = TSR_OK;
+    if (recorder == NULL) {
+        return TSR_OK;
+    }
+    filled.stream = stream->kind;
+    filled.seq = stream->enqueued;
+    TSR_TRY(append(recorder, &filled));
+    if (recorder->race != NULL) {
+        TSR_TRY_GOTO(status, tsri_race_pending(recorder->race), undo);
+        TSR_TRY_GOTO(status, tsri_race_op(recorder->race, stream, &filled, access, access_count),
+                     undo);
+    }
+    return TSR_OK;
+undo:
+    tsri_recorder_op_undo(stream);
+    return status;
+}
+
+void tsri_recorder_op_undo(tsr_stream *stream)
+{
+    tsri_recorder *recorder = stream->device->recorder;
+    if (recorder == NULL || !recorder->options.ledger) {
+        return;
+    }
+    (void)pthread_mutex_lock(&recorder->lock);
+    recorder->count--;
+    recorder->index[stream->kind].count--;
+    (void)pthread_mutex_unlock(&recorder->lock);
+}
+
+tsr_status tsri_recorder_wait(tsr_stream *stream, tsr_event event)
+{
+    tsri_recorder *recorder = stream->device->recorder;
+    if (recorder == NULL) {
+        return TSR_OK;
+    }
+    const tsri_entry entry = {.kind = TSRI_ENTRY_WAIT,
+                              .stream = stream->kind,
+                              .op = (int)event.stream->kind,
+                              .seq = event.seq};
+    recorder->wait_count++;
+    if (recorder->race != NULL) {
+        TSR_TRY(tsri_race_pending(recorder->race));
+        TSR_TRY(tsri_race_wait(recorder->race, stream, event));
+    }
+    TSR_TRY(append(recorder, &entry));
+    return TSR_OK;
+}
+
+void tsri_recorder_host_join(tsr_stream *stream)
+{
+    const tsri_recorder *recorder = stream->device->recorder;
+    if (recorder != NULL && recorder->race != NULL) {
+        tsri_race_host_join(recorder->race, stream->kind);
+    }
+}
+
+void tsri_recorder_stream_open(tsr_stream *stream)
+{
+    tsri_recorder *recorder = stream->device->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    /* A new stream counts from 1 again; times of the old one's entries are final. */
+    (void)pthread_mutex_lock(&recorder->lock);
+    recorder->index[stream->kind].count = 0;
+    (void)pthread_mutex_unlock(&recorder->lock);
+    if (recorder->race != NULL) {
+        tsri_race_stream_open(recorder->race, stream->kind);
+    }
+}
+
+static tsri_entry memory_entry(tsri_entry_kind kind, const tsr_buffer *buffer)
+{
+    return (tsri_entry){
+        .kind = kind, .op = (int)buffer->kind, .label = buffer->label, .bytes = buffer->bytes};
+}
+
+tsr_status tsri_recorder_alloc(tsr_buffer *buffer)
+{
+    tsri_recorder *recorder = buffer->device->recorder;
+    if (recorder == NULL) {
+        return TSR_OK;
+    }
+    const tsri_entry entry = memory_entry(TSRI_ENTRY_ALLOC, buffer);
+    if (recorder->race != NULL) {
+        TSR_TRY(tsri_race_pending(recorder->race));
+    }
+    TSR_TRY(append(recorder, &entry));
+    return TSR_OK;
+}
+
+void tsri_recorder_release(tsr_buffer *buffer)
+{
+    tsri_recorder *recorder = buffer->device->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    const tsri_entry entry = memory_entry(TSRI_ENTRY_RELEASE, buffer);
+    if (recorder->race != NULL) {
+        tsri_race_release(recorder->race, buffer);
+    }
+    if (append(recorder, &entry) != TSR_OK) {
+        tsri_log(TSRI_LOG_WARN, "release of %s left out of the ledger: %s",
+                 buffer->label == NULL ? "?" : buffer->label, tsr_error_message());
+        tsr_error_clear();
+    }
+}
+
+/* ---- for the layers above ---- */
+
+tsr_status tsri_recorder_attach(tsr_device *device, const tsri_recorder_options *options)
+{
+    tsri_recorder *recorder = NULL;
+    tsr_status status = TSR_OK;
+    TSR_TRY(tsri_alloc(1, sizeof(*recorder), &recorder));
+    recorder->options = *options;
+    if (options->race_check) {
+        TSR_TRY_GOTO(status, tsri_race_create(options->drop_wait, &recorder->race), free_recorder);
+    }
+    if (pthread_mutex_init(&recorder->lock, NULL) != 0) {
+        status = TSR_RAISE(TSR_ERR_NOMEM, "no lock for the ledger");
+        goto free_race;
+    }
+    tsri_recorder_detach(device);
+    device->recorder = recorder;
+    return TSR_OK;
+free_race:
+    tsri_race_destroy(&recorder->race);
+free_recorder:
+    tsri_free(&recorder);
+    return status;
+}
+
+void tsri_recorder_detach(tsr_device *device)
+{
+    tsri_recorder *recorder = device->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    device->recorder = NULL;
+    tsri_race_destroy(&recorder->race);
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        tsri_free(&recorder->index[s].entry);
+    }
+    tsri_free(&recorder->entries);
+    (void)pthread_mutex_destroy(&recorder->lock);
+    tsri_free(&recorder);
+}
+
+void tsri_recorder_set_step(tsr_device *device, int step)
+{
+    if (device->recorder != NULL) {
+        device->recorder->step = step;
+    }
+}
+
+void tsri_recorder_clear(tsr_device *device)
+{
+    tsri_recorder *recorder = device->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&recorder->lock);
+    recorder->count = 0;
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        recorder->index[s].count = 0;
+    }
+    (void)pthread_mutex_unlock(&recorder->lock);
+}
+
+const tsri_entry *tsri_recorder_entries(const tsr_device *device, int *count_out)
+{
+    const tsri_recorder *recorder = device->recorder;
+    *count_out = recorder == NULL ? 0 : recorder->count;
+    return recorder == NULL ? NULL : recorder->entries;
+}
+
+int tsri_recorder_wait_count(const tsr_device *device)
+{
+    return device->recorder == NULL ? 0 : device->recorder->wait_count;
+}
+
+int tsri_recorder_race_count(const tsr_device *device)
+{
+    const tsri_recorder *recorder = device->recorder;
+    return recorder == NULL || recorder->race == NULL ? 0 : tsri_race_found_count(recorder->race);
+}
+
+size_t tsri_recorder_sent_bytes(const tsr_device *device, unsigned axis_mask)
+{
+    const tsri_recorder *recorder = device->recorder;
+    size_t sum = 0;
+    for (int i = 0; recorder != NULL && i < recorder->count; i++) {
+        const tsri_entry *entry = &recorder->entries[i];
+        if (entry->kind == TSRI_ENTRY_COLLECTIVE && entry->axis_mask == axis_mask) {
+            sum += entry->sent_bytes;
+        }
+    }
+    return sum;
+}
+
+void tsri_record_time(tsr_device *device, tsri_stream_kind stream, uint64_t seq, double begin_s,
+                      double end_s)
+{
+    tsri_recorder *recorder = device->recorder;
+    if (recorder == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&recorder->lock);
+    const seq_index *index = &recorder->index[stream];
+    if (index->count > 0 && seq >= index->first_seq &&
+        seq - index->first_seq < (uint64_t)index->count) {
+        tsri_entry *entry = &recorder->entries[index->entry[seq - index->first_seq]];
+        entry->begin_s = begin_s;
+        entry->end_s = end_s;
+    }
+    (void)pthread_mutex_unlock(&recorder->lock);
+}

@@ -4,10 +4,10 @@
  * @file test_error.c
  * The error trail tells where a failure began and which functions it passed.
  */
-#include "support/tsr_test.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "support/tsr_test.h"
 
 static tsr_status fails(int value)
 {

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file file.h
+ * Small files, whole.
+ */
+#pragma once
+
+#include "tessera/status.h"
+
+/** Read path into out: bytes characters and a '\0' behind them; free with tsri_free.
+ *  TSR_ERR_IO with the system's reason. */
+tsr_status tsri_file_read(const char *path, char **out, size_t *bytes_out);
+
+/** Write path so that a reader finds the old file or the new one: a neighbour, then rename. */
+tsr_status tsri_file_write(const char *path, const char *text, size_t bytes);

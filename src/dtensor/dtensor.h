@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file dtensor.h
+ * Inside of a dtensor, for the folders above: storage, views, accesses of kernels.
+ *
+ * Storage is a range of device memory with owners. Three kinds: a buffer of its own, a range of the
+ * step arena (given back when the last owner goes, with the compute stream's event of that moment),
+ * or a borrowed range whose owner outlives it (parameters in their slots).
+ */
+#pragma once
+
+#include "tessera/dtensor.h"
+
+#include "comm/comm.h"
+
+typedef struct tsri_storage {
+    int owners;
+    tsri_arena *arena; /* not NULL: mem goes back there */
+    tsr_buffer *owned; /* not NULL: released with the storage */
+    tsri_mem mem;
+    tsr_stream *stream; /* whose event marks the last use (arena storage) */
+} tsri_storage;
+
+struct tsr_dtensor {
+    int owners;
+    tsr_comm *comm; /* retained */
+    tsr_layout layout;
+    tsr_dtype dtype;
+    int64_t local_shape[TSR_MAX_DIMS];
+    int64_t local_offset[TSR_MAX_DIMS];
+    int64_t local_count;
+    tsri_storage *storage; /* NULL: no memory at the moment (a parameter that is not gathered) */
+    size_t offset;         /* bytes into the storage's range */
+    char *label;
+    /* Autograd's part (src/autograd). node < 0: not produced on the tape. */
+    struct tsr_param *param; /* not NULL: the compute value of this parameter, a leaf */
+    int node, node_output;
+    uint64_t tape_epoch; /* the tape_begin to which node belongs */
+    bool needs_grad;
+};
+
+/** A dtensor in the step arena, contents unspecified. extra_bytes: slack behind the piece. */
+tsr_status tsri_dtensor_acquire(tsr_comm *comm, const tsr_layout *layout, tsr_dtype dtype,
+                                tsri_mem_kind kind, const char *label, size_t extra_bytes,
+                                tsr_dtensor **out);
+/** A dtensor without memory. */
+tsr_status tsri_dtensor_bare(tsr_comm *comm, const tsr_layout *layout, tsr_dtype dtype,
+                             const char *label, tsr_dtensor **out);
+/** Another dtensor on from's storage at offset (bytes) from its start: same bytes, own layout. */
+tsr_status tsri_dtensor_view(tsr_dtensor *from, const tsr_layout *layout, size_t offset,
+                             tsr_dtensor **out);
+/** Attach a borrowed range (buffer NULL detaches). */
+tsr_status tsri_dtensor_attach(tsr_dtensor *tensor, tsr_buffer *buffer, size_t offset);
+
+/** Bytes of the local piece. */
+size_t tsri_dtensor_bytes(const tsr_dtensor *tensor);
+/** Where the piece lies; buffer NULL when it has no memory. */
+tsr_buffer *tsri_dtensor_buffer(const tsr_dtensor *tensor);
+size_t tsri_dtensor_buffer_offset(const tsr_dtensor *tensor);
+
+/** Declare the whole piece in a kernel call; the address for its argument struct. */
+const void *tsri_in(tsri_call *call, const tsr_dtensor *tensor);
+void *tsri_out(tsri_call *call, tsr_dtensor *tensor);
+void *tsri_inout(tsri_call *call, tsr_dtensor *tensor);
+
+/** How redistribute places its result. */
+typedef struct tsri_redistribute_options {
+    bool persistent;        /* a buffer of its own instead of the step arena */
+    tsr_dtype reduce_dtype; /* of P→R and P→S; default: the tensor's */
+} tsri_redistribute_options;
+/** As tsr_dtensor_redistribute, in the step arena by default. */
+tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
+                             const tsri_redistribute_options *options, tsr_dtensor **out);
+/** Number of collectives that tsri_redistribute would make. */
+int tsri_redistribute_cost(const tsr_layout *from, const tsr_layout *to);

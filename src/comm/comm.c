@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file comm.c
+ * A mesh on a device: opened in steps, each agreed on by all ranks before the next begins.
+ *
+ * Order of opening: device, recorder, streams, arena, axis groups on the compute stream. Closing
+ * goes backwards, after every stream has finished, because work in flight uses the groups.
+ */
+#include "comm_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Same axes, sizes, names and rank order everywhere. */
+static tsr_status check_mesh(tsr_world *world, const tsr_mesh *mesh)
+{
+    char text[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
+    int cells = tsr_mesh_cell_count(mesh);
+    int coord[TSR_MESH_MAX_AXES];
+    uint64_t sum = 0;
+    tsr_status mine = TSR_OK;
+
+    (void)tsr_mesh_format(mesh, text, sizeof(text));
+    TSR_TRY(tsr_world_check_same(world, "the mesh", text, strlen(text)));
+    if (cells != world->size) {
+        mine = TSR_RAISE(TSR_ERR_INVALID, "mesh %s has %d ranks, the job has %d", text, cells,
+                         world->size);
+    } else {
+        for (int r = 0; r < cells; r++) {
+            TSR_TRY(tsr_mesh_coord(mesh, r, coord));
+            sum = tsri_hash(coord, sizeof(int) * (size_t)tsr_mesh_axis_count(mesh), sum);
+        }
+    }
+    TSR_TRY(tsr_world_agree(world, mine));
+    TSR_TRY(tsr_world_check_same(world, "the mesh's rank order", &sum, sizeof(sum)));
+    return TSR_OK;
+}
+
+static tsr_status open_device(tsr_comm *comm)
+{
+    const tsr_world *world = comm->world;
+    tsri_device_options options = {
+        .world_rank = world->rank,
+        .world_size = world->size,
+        .threads = world->threads,
+        .timeout_s = world->timeout_s,
+    };
+
+    TSR_TRY(tsri_device_open(world->backend, &options, &comm->device));
+    return TSR_OK;
+}
+
+static bool race_check_asked(void)
+{
+    const char *asked = getenv("TSR_RACE_CHECK");
+
+    return asked != NULL && strcmp(asked, "1") == 0;
+}
+
+static tsr_status open_local(tsr_comm *comm, const tsr_comm_options *options)
+{
+    tsri_recorder_options record = {
+        .ledger = options->record,
+        .race_check = options->race_check || race_check_asked(),
+    };
+
+    if (record.ledger || record.race_check) {
+        TSR_TRY(tsri_recorder_attach(comm->device, &record));
+    }
+    for (int kind = 0; kind < TSRI_STREAM_COUNT; kind++) {
+        TSR_TRY(tsri_stream_open(comm->device, (tsri_stream_kind)kind, &comm->stream[kind]));
+    }
+    TSR_TRY(tsri_arena_create(comm->device, &comm->arena));
+    return TSR_OK;
+}
+
+static tsr_status open_axis_groups(tsr_comm *comm)
+{
+    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
+        tsr_group *group = NULL;
+
+        if (tsr_mesh_axis_size(comm->mesh, axis) > 1) {
+            TSR_TRY(tsri_comm_group(comm, 1U << axis, TSRI_STREAM_COMPUTE, &group));
+        }
+    }
+    return TSR_OK;
+}
+
+static void close_device(tsr_comm *comm)
+{
+    for (int kind = 0; kind < TSRI_STREAM_COUNT; kind++) {
+        if (comm->stream[kind] != NULL) {
+            (void)tsri_stream_sync(comm->stream[kind]);
+        }
+    }
+    tsri_comm_groups_close(comm);
+    if (comm->arena != NULL) {
+        tsri_arena_destroy(&comm->arena);
+    }
+    for (int kind = TSRI_STREAM_COUNT - 1; kind >= 0; kind--) {
+        if (comm->stream[kind] != NULL) {
+            tsri_stream_close(&comm->stream[kind]);
+        }
+    }
+    if (comm->device != NULL) {
+        tsri_recorder_detach(comm->device);
+        tsri_device_close(&comm->device);
+    }
+}
+
+static void destroy(tsr_comm *comm)
+{
+    tsr_world *world = comm->world;
+
+    close_device(comm);
+    tsr_mesh_release(&comm->mesh);
+    for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {
+        tsri_free(&comm->claimant[axis]);
+    }
+    tsri_world_detach(world, comm);
+    tsri_free(&comm);
+}
+
+tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_options *options,
+                         tsr_comm **out)
+{
+    static const tsr_comm_options defaults = {0};
+    tsr_status status = TSR_OK;
+    tsr_comm *comm = NULL;
+
+    TSR_TRY(check_mesh(world, mesh));
+    status = tsri_alloc(1, sizeof(*comm), &comm);
+    TSR_TRY(tsr_world_agree(world, status));
+    atomic_init(&comm->owners, 1);
+    comm->world = world;
+    comm->mesh = tsr_mesh_retain(mesh);
+    comm->data_mask = (1U << tsr_mesh_axis_count(mesh)) - 1U;
+    tsri_world_attach(world, comm);
+    TSR_TRY_GOTO(status, tsr_mesh_coord(mesh, world->rank, comm->coord), fail);
+    TSR_TRY_GOTO(status, tsr_world_agree(world, open_device(comm)), fail);
+    TSR_TRY_GOTO(status,
+                 tsr_world_agree(world, open_local(comm, options != NULL ? options : &defaults)),
+                 fail);
+    TSR_TRY_GOTO(status, tsr_world_agree(world, open_axis_groups(comm)), fail);
+    *out = comm;
+    return TSR_OK;
+
+fail:
+    destroy(comm);
+    return status;
+}
+
+tsr_comm *tsr_comm_retain(tsr_comm *comm)
+{
+    (void)atomic_fetch_add_explicit(&comm->owners, 1, memory_order_relaxed);
+    return comm;
+}
+
+void tsr_comm_release(tsr_comm **comm)
+{
+    tsr_comm *old = *comm;
+
+    *comm = NULL;
+    if (old != NULL && atomic_fetch_sub_explicit(&old->owners, 1, memory_order_acq_rel) == 1) {
+        destroy(old);
+    }
+}
+
+tsr_mesh *tsr_comm_mesh(const tsr_comm *comm)
+{
+    return comm->mesh;
+}
+
+tsr_world *tsr_comm_world(const tsr_comm *comm)
+{
+    return comm->world;
+}
+
+int tsr_comm_rank(const tsr_comm *comm)
+{
+    return comm->world->rank;
+}
+
+int tsr_comm_coord(const tsr_comm *comm, int axis)
+{
+    return axis < 0 || axis >= tsr_mesh_axis_count(comm->mesh) ? 0 : comm->coord[axis];
+}
+
+void tsr_comm_memory(const tsr_comm *comm, size_t *now_out, size_t *peak_out)
+{
+    *now_out = comm->device->bytes_now;
+    *peak_out = comm->device->bytes_peak;
+}
+
+tsr_device *tsri_comm_device(const tsr_comm *comm)
+{
+    return comm->device;
+}
+
+tsr_stream *tsri_comm_stream(const tsr_comm *comm, tsri_stream_kind kind)
+{
+    return comm->stream[kind];
+}
+
+tsri_arena *tsri_comm_arena(const tsr_comm *comm)
+{
+    return comm->arena;
+}
+
+tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, const char *label,
+                            tsr_buffer **out)
+{
+    TSR_TRY(tsri_buffer_alloc(comm->device, bytes, kind, label, out));
+    return TSR_OK;
+}

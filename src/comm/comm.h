@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file comm.h
+ * Inside of a comm, for the folders above: device, streams, groups, arena.
+ */
+#pragma once
+
+#include "backend/arena.h"
+#include "backend/dispatch.h"
+#include "backend/recorder.h"
+
+#include "tessera/comm.h"
+
+tsr_device *tsri_comm_device(const tsr_comm *comm);
+tsr_stream *tsri_comm_stream(const tsr_comm *comm, tsri_stream_kind kind);
+tsri_arena *tsri_comm_arena(const tsr_comm *comm);
+
+/**
+ * The group over the axes of axis_mask (flattened row-major) whose calls go to stream kind. Axis
+ * groups on the compute stream exist from the start; others are created at the first request.
+ * Collective over the world at that first request (all ranks ask for the same masks in the same
+ * order). Borrowed from the comm. A mask without axes of size > 1 gives a group of one.
+ */
+tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
+                           tsr_group **out);
+
+/** In place sum (or max) over the axes of axis_mask of n elements at (buffer, offset), on the
+ *  compute stream. */
+tsr_status tsri_comm_all_reduce(tsr_comm *comm, unsigned axis_mask, tsr_buffer *buffer,
+                                size_t offset, int64_t n, tsr_dtype dtype, tsri_reduce_op op,
+                                const char *label);
+
+/** A small zeroed persistent device buffer (scalars), owned by the caller. */
+tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, const char *label,
+                            tsr_buffer **out);
+
+/** "replicate+shard" of axis_mask into text. */
+const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *text, size_t size);
+
+/* ---- data axes: which axes split the batch ---- */
+
+/** Bit per axis that carries data. Default: every axis that nobody claimed. */
+unsigned tsri_comm_data_mask(const tsr_comm *comm);
+
+/**
+ * Local; logically collective. Take axis away from the data axes for claimant ("tp"), which is
+ * named in messages. The same claimant may claim again.
+ *
+ * TSR_ERR_INVALID: no such axis, claimed by another, or named as a data axis.
+ */
+tsr_status tsri_comm_claim_axis(tsr_comm *comm, const char *axis, const char *claimant);
+
+/** Local; logically collective. Say which axes carry data; replaces what was said before.
+ *  TSR_ERR_INVALID: no such axis, named twice, or claimed. */
+tsr_status tsri_comm_set_data_axes(tsr_comm *comm, const char *const *names, int count);
+
+/** Local. Every axis of size > 1 is a data axis or claimed; else TSR_ERR_INVALID naming the rest.
+ */
+tsr_status tsri_comm_check_axes(const tsr_comm *comm);
+
+/* ---- world ---- */
+
+/** Local. The backend that comms open devices of. */
+const tsr_backend *tsri_world_backend(const tsr_world *world);
+
+/** Local. True if the world's other ranks do not exist. */
+bool tsri_world_is_simulated(const tsr_world *world);
+
+/** Local. The rank whose failure the last tsr_world_agree told of; -1: none failed. */
+int tsri_world_first_failed(const tsr_world *world);
+
+/**
+ * As tsr_world_agree, but wait limit_s at most for the others to come; for a rank that failed while
+ * they may be inside other collectives. *out receives the verdict.
+ *
+ * Returns false if they did not come: then nothing but tsr_world_abort may follow.
+ */
+bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, tsr_status *out);

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file comm_group.c
+ * Groups over any set of mesh axes, opened once per set and stream.
+ *
+ * A set is known by its axes of size > 1 alone, so that asking for "shard" and for "shard+tp" with
+ * tp of size 1 gives one group and one row in the ledger.
+ */
+#include "comm_priv.h"
+
+#include <string.h>
+
+enum {
+    NAME_BYTES = TSR_MESH_MAX_AXES * TSR_MESH_NAME_BYTES
+};
+
+static unsigned used_axes(const tsr_comm *comm, unsigned axis_mask)
+{
+    unsigned used = 0;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
+        if (tsr_mesh_axis_size(comm->mesh, axis) > 1) {
+            used |= axis_mask & 1U << axis;
+        }
+    }
+    return used;
+}
+
+static tsr_group *find(const tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind)
+{
+    for (int i = 0; i < comm->group_count; i++) {
+        if (comm->groups[i].axis_mask == axis_mask && comm->groups[i].kind == kind) {
+            return comm->groups[i].group;
+        }
+    }
+    return NULL;
+}
+
+static tsr_status open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind, int *ranks)
+{
+    char name[NAME_BYTES];
+    comm_group *entry = NULL;
+    int size = 0;
+    int index = 0;
+
+    TSR_TRY(tsri_grow(&comm->groups, &comm->group_capacity, comm->group_count + 1,
+                      sizeof(*comm->groups)));
+    TSR_TRY(tsr_mesh_flat_ranks(comm->mesh, axis_mask, comm->world->rank, ranks, &size, &index));
+    entry = &comm->groups[comm->group_count];
+    *entry = (comm_group){.axis_mask = axis_mask, .kind = kind};
+    TSR_TRY(tsri_group_open(comm->device, ranks, size, index, axis_mask,
+                            tsri_comm_mask_name(comm, axis_mask, name, sizeof(name)),
+                            comm->stream[kind], &entry->group));
+    comm->group_count++;
+    return TSR_OK;
+}
+
+tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
+                           tsr_group **out)
+{
+    tsr_status status = TSR_OK;
+    unsigned used = used_axes(comm, axis_mask);
+    int *ranks = NULL;
+
+    if (axis_mask >> tsr_mesh_axis_count(comm->mesh) != 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "axis mask 0x%x, the mesh has %d axes", axis_mask,
+                         tsr_mesh_axis_count(comm->mesh));
+    }
+    *out = find(comm, used, kind);
+    if (*out != NULL) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc((size_t)comm->world->size, sizeof(*ranks), &ranks));
+    TSR_TRY_GOTO(status, open_group(comm, used, kind, ranks), free_ranks);
+    *out = find(comm, used, kind);
+
+free_ranks:
+    tsri_free(&ranks);
+    return status;
+}
+
+void tsri_comm_groups_close(tsr_comm *comm)
+{
+    while (comm->group_count > 0) {
+        comm->group_count--;
+        tsri_group_close(&comm->groups[comm->group_count].group);
+    }
+    tsri_free(&comm->groups);
+    comm->group_capacity = 0;
+}
+
+tsr_status tsri_comm_all_reduce(tsr_comm *comm, unsigned axis_mask, tsr_buffer *buffer,
+                                size_t offset, int64_t n, tsr_dtype dtype, tsri_reduce_op op,
+                                const char *label)
+{
+    tsri_coll_item item = {buffer, offset, buffer, offset, n};
+    tsri_coll coll = {
+        .kind = TSRI_ALL_REDUCE,
+        .dtype = dtype,
+        .op = op,
+        .items = &item,
+        .item_count = 1,
+        .label = label,
+    };
+    tsr_group *group = NULL;
+
+    TSR_TRY(tsri_comm_group(comm, axis_mask, TSRI_STREAM_COMPUTE, &group));
+    TSR_TRY(tsri_collective(group, &coll, comm->stream[TSRI_STREAM_COMPUTE]));
+    return TSR_OK;
+}
+
+const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *text, size_t size)
+{
+    size_t used = 0;
+
+    (void)snprintf(text, size, "%s", axis_mask == 0 ? "none" : "");
+    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh) && used < size; axis++) {
+        if ((axis_mask >> axis & 1U) != 0) {
+            int wrote = snprintf(text + used, size - used, "%s%s", used > 0 ? "+" : "",
+                                 tsr_mesh_axis_name(comm->mesh, axis));
+            used += wrote > 0 ? (size_t)wrote : 0;
+        }
+    }
+    return text;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file world.c
+ * Joining and leaving the job.
+ *
+ * A world is real if its backend executes: then it starts MPI through boot. A simulated world is
+ * arithmetic and never touches MPI. The job is left when the handle is closed and every comm on it
+ * is released, in whatever order, because a comm's groups must close while MPI lives.
+ */
+#include "comm_priv.h"
+
+#include "tessera/version.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    DEFAULT_TIMEOUT_S = 600
+};
+
+#if defined(__SANITIZE_ADDRESS__)
+#    define BUILD_SANITIZE "sanitized"
+#else
+#    define BUILD_SANITIZE "plain"
+#endif
+#if defined(NDEBUG)
+#    define BUILD_CHECKS "unchecked"
+#else
+#    define BUILD_CHECKS "checked"
+#endif
+#if defined(__OPTIMIZE__)
+#    define BUILD_SPEED "optimized"
+#else
+#    define BUILD_SPEED "unoptimized"
+#endif
+
+/* What must be equal for ranks to understand each other: no time and no path is in it. */
+static tsr_status check_build(tsr_world *world)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof(text), "tessera %s, %s, %s %s %s, abi %d, %zu+%zu+%zu",
+                   tsr_version(), __VERSION__, BUILD_SPEED, BUILD_CHECKS, BUILD_SANITIZE,
+                   (int)TSR_BACKEND_ABI, sizeof(void *), sizeof(tsri_coll), sizeof(tsri_call));
+    TSR_TRY(tsr_world_check_same(world, "the build of Tessera", text, strlen(text)));
+    return TSR_OK;
+}
+
+static tsr_status check_options(const tsr_world_options *opt)
+{
+    if (opt->threads < 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%d threads per rank, wants 0 (default) or more",
+                         opt->threads);
+    }
+    if (!(opt->timeout_s >= 0.0) || isinf(opt->timeout_s)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "timeout of %g s, wants 0 (default) or more",
+                         opt->timeout_s);
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_simulated(const tsr_world_options *opt)
+{
+    int size = opt->sim_size == 0 ? 1 : opt->sim_size;
+
+    if (size < 1 || opt->sim_rank < 0 || opt->sim_rank >= size) {
+        return TSR_RAISE(TSR_ERR_INVALID, "simulated rank %d of %d, wants 0 <= rank < size",
+                         opt->sim_rank, size);
+    }
+    return TSR_OK;
+}
+
+static void destroy(tsr_world *world)
+{
+    tsri_watchdog_stop(&world->watchdog);
+    tsri_free(&world->hosts);
+    tsri_free(&world->sums);
+    tsri_free(&world->statuses);
+    tsri_free(&world);
+}
+
+/* Everything local: no rank waits for another in here. */
+static tsr_status create(int rank, int size, bool simulated, double timeout_s, tsr_world **out)
+{
+    tsr_status status = TSR_OK;
+    tsr_world *world = NULL;
+    size_t n = simulated ? 1 : (size_t)size;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*world), &world));
+    world->owners = 1;
+    world->rank = rank;
+    world->size = size;
+    world->simulated = simulated;
+    world->first_failed = -1;
+    world->timeout_s = timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S;
+    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->statuses), &world->statuses), fail);
+    TSR_TRY_GOTO(status, tsri_alloc(2 * n, sizeof(*world->sums), &world->sums), fail);
+    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->hosts), &world->hosts), fail);
+    if (!simulated && size > 1) {
+        TSR_TRY_GOTO(status, tsri_watchdog_start(world->timeout_s, &world->watchdog), fail);
+    }
+    *out = world;
+    return TSR_OK;
+
+fail:
+    destroy(world);
+    return status;
+}
+
+static tsr_status join(tsr_world *world, const char *backend, const tsr_world_options *opt,
+                       const tsri_boot_info *info)
+{
+    tsr_status mine = check_options(opt);
+
+    if (mine == TSR_OK) {
+        mine = tsri_backend_find(backend, &world->backend);
+    }
+    TSR_TRY(check_build(world));
+    TSR_TRY(tsr_world_agree(world, mine));
+    TSR_TRY(tsr_world_check_same(world, "the backend", world->backend->name,
+                                 strlen(world->backend->name)));
+    tsri_watchdog_arm(world->watchdog, "exchanging host names");
+    mine = tsri_boot_all_gather(info->host, sizeof(info->host), world->hosts);
+    tsri_watchdog_disarm(world->watchdog);
+    TSR_TRY(mine);
+    world->threads = opt->threads;
+    return TSR_OK;
+}
+
+static tsr_status open_real(int *argc, char ***argv, const char *backend,
+                            const tsr_world_options *opt, tsr_world **out)
+{
+    tsr_status status = TSR_OK;
+    tsri_boot_info info = {0};
+    tsr_world *world = NULL;
+
+    TSR_TRY(tsri_boot_init(argc, argv, &info));
+    tsri_set_rank(info.rank, info.size);
+    TSR_TRY_GOTO(status, create(info.rank, info.size, false, opt->timeout_s, &world), leave);
+    TSR_TRY_GOTO(status, join(world, backend, opt, &info), free_world);
+    *out = world;
+    return TSR_OK;
+
+free_world:
+    destroy(world);
+leave:
+    tsri_boot_finalize();
+    return status;
+}
+
+static tsr_status open_simulated(const tsr_backend *backend, const tsr_world_options *opt,
+                                 tsr_world **out)
+{
+    int size = opt->sim_size == 0 ? 1 : opt->sim_size;
+    tsr_world *world = NULL;
+
+    TSR_TRY(check_options(opt));
+    TSR_TRY(check_simulated(opt));
+    TSR_TRY(create(opt->sim_rank, size, true, opt->timeout_s, &world));
+    (void)snprintf(world->hosts[0], sizeof(world->hosts[0]), "simulated");
+    world->threads = opt->threads;
+    world->backend = backend;
+    *out = world;
+    return TSR_OK;
+}
+
+tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *options,
+                          tsr_world **out)
+{
+    static const tsr_world_options defaults = {0};
+    const tsr_world_options *opt = options != NULL ? options : &defaults;
+    const char *name = opt->backend != NULL ? opt->backend : "auto";
+    const tsr_backend *backend = NULL;
+
+    /* A bad name is told after joining, so that ranks with a good one do not wait for us. */
+    if (tsri_backend_find(name, &backend) != TSR_OK) {
+        tsr_error_clear();
+    } else if ((backend->caps & TSR_CAP_EXECUTES) == 0) {
+        TSR_TRY(open_simulated(backend, opt, out));
+        return TSR_OK;
+    }
+    TSR_TRY(open_real(argc, argv, name, opt, out));
+    return TSR_OK;
+}
+
+/* The last owner leaves the job. */
+static void drop(tsr_world *world)
+{
+    bool real = !world->simulated;
+
+    world->owners--;
+    if (world->owners > 0) {
+        return;
+    }
+    tsri_watchdog_arm(world->watchdog, "leaving the job");
+    if (real) {
+        tsri_boot_finalize();
+    }
+    destroy(world);
+}
+
+static void report_alive(const tsr_world *world)
+{
+    char text[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
+    int count = 0;
+
+    for (const tsr_comm *c = world->comms; c != NULL; c = c->next) {
+        count++;
+        tsri_log(TSRI_LOG_ERROR, "a comm is open while its world closes: %s",
+                 tsr_mesh_format(c->mesh, text, sizeof(text)));
+    }
+    if (count == 0 || tsr_error_message()[0] != '\0') {
+        return; /* a failure that is still to be told matters more */
+    }
+    (void)TSR_RAISE(TSR_ERR_STATE,
+                    "%d comm(s) still open while the world closes, one on mesh %s; the job is left "
+                    "when they are released",
+                    count, tsr_mesh_format(world->comms->mesh, text, sizeof(text)));
+#ifndef NDEBUG
+    tsr_error_print(stderr);
+#endif
+}
+
+void tsr_world_close(tsr_world **world)
+{
+    tsr_world *old = *world;
+
+    *world = NULL;
+    if (old != NULL) {
+        report_alive(old);
+        drop(old);
+    }
+}
+
+void tsri_world_attach(tsr_world *world, tsr_comm *comm)
+{
+    world->owners++;
+    comm->next = world->comms;
+    world->comms = comm;
+}
+
+void tsri_world_detach(tsr_world *world, tsr_comm *comm)
+{
+    tsr_comm **at = &world->comms;
+
+    while (*at != comm) {
+        at = &(*at)->next;
+    }
+    *at = comm->next;
+    drop(world);
+}
+
+void tsr_world_abort(tsr_world *world, int code)
+{
+    (void)world;
+    (void)fflush(NULL);
+    tsri_boot_abort(code);
+}
+
+int tsr_world_rank(const tsr_world *world)
+{
+    return world->rank;
+}
+
+int tsr_world_size(const tsr_world *world)
+{
+    return world->size;
+}
+
+const char *tsr_world_host(const tsr_world *world, int rank)
+{
+    if (rank < 0 || rank >= world->size) {
+        return "?";
+    }
+    return world->hosts[world->simulated ? 0 : rank];
+}
+
+bool tsr_world_is_speaker(const tsr_world *world)
+{
+    return world->rank == 0 && !world->simulated;
+}
+
+const tsr_backend *tsri_world_backend(const tsr_world *world)
+{
+    return world->backend;
+}
+
+bool tsri_world_is_simulated(const tsr_world *world)
+{
+    return world->simulated;
+}

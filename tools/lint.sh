@@ -1,0 +1,91 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+#
+# House rules that no compiler knows: prints each line that breaks one, and fails if there are any.
+# lint.sh --sizes also lists the largest files and functions.
+set -eu
+cd "$(dirname "$0")/.."
+bad=0
+
+# rule TEXT PATTERN PATHSPEC...: no line of these files matches the extended regular expression.
+# A line may be excused by "lint: " and the reason in a comment at its end.
+rule() {
+    text=$1 pattern=$2
+    shift 2
+    found=$(git grep --untracked -nE -e "$pattern" -- "$@" | grep -v 'lint: ' || true)
+    if [ -n "$found" ]; then
+        printf '%s\n  rule: %s\n' "$found" "$text"
+        bad=1
+    fi
+}
+
+rule 'the library never exits, prints or allocates raw; see base.h' \
+    '(^|[^A-Za-z0-9_>.])(_?exit|abort|v?printf|puts|putchar|malloc|calloc|realloc|strdup|free)\(' \
+    'src/*.[ch]' ':!src/base' ':!src/cli' ':!src/backend/boot'
+rule 'MPI, NCCL and CUDA are called by backends alone' \
+    '(^|[^A-Za-z0-9_])(MPI_[A-Z][A-Za-z_]*|nccl[A-Z][A-Za-z]*|cuda[A-Z][A-Za-z]*|cu(blas|dnn)[A-Z][A-Za-z]*)' \
+    'src/*.[ch]' 'include/*.h' ':!src/backend'
+rule 'mpi.h, cuda and nccl headers are included in src/backend alone' \
+    '#[ ]*include <(mpi|cuda|nccl|cublas|cudnn)' 'src/*.[ch]' 'include/*.h' 'kernels/*.[ch]' \
+    ':!src/backend'
+rule 'hwloc is included in src/topo and src/backend alone' \
+    '#[ ]*include <hwloc' 'src/*.[ch]' 'include/*.h' 'kernels/*.[ch]' ':!src/backend' ':!src/topo'
+rule 'oneDNN is included in kernels/cpu/gemm.c alone' \
+    '#[ ]*include .*dnnl' 'src/*.[ch]' 'include/*.h' 'kernels/*.[ch]' ':!kernels/cpu/gemm.c'
+rule 'jansson is included in src/base/json.h alone' \
+    '#[ ]*include <jansson' 'src/*.[ch]' 'include/*.h' 'kernels/*.[ch]' ':!src/base/json.h'
+rule 'libyaml and xxHash are included in src/base/yaml.c and hash.c alone' \
+    '#[ ]*include <(yaml|xxhash)' 'src/*.[ch]' 'include/*.h' 'kernels/*.[ch]' \
+    ':!src/base/yaml.c' ':!src/base/hash.c'
+rule 'nothing is left to be done in what is committed' \
+    '(^|[^A-Za-z0-9_])(TODO|FIXME|XXX|HACK)([^A-Za-z0-9_]|$)|not (yet )?implemented' \
+    src include kernels tests examples bench tools/*.sh ':!tools/lint.sh'
+rule 'the project speaks of itself alone' \
+    '/work/|/tmp/bash|pypi\.org|registry\.npmjs|crates\.io|proxy\.golang|([^A-Za-z]|^)(AI assistant|language model wrote|coding agent|this session)' \
+    . ':!tools/lint.sh' ':!LICENSE'
+rule 'no mutable global outside src/base/globals.c' \
+    '^(static )?(_Thread_local )?(atomic_[a-z0-9_]+|bool|int|unsigned|size_t|double|float|u?int[0-9]+_t|char) \*?g_[a-z_0-9]+( =|;|\[)' \
+    'src/*.c' ':!src/base/globals.c'
+rule 'no -ffast-math' 'ffast-math|Ofast' CMakeLists.txt cmake tests/CMakeLists.txt \
+    ':!cmake/TesseraKernels.cmake'
+
+# Sources, scripts and build files say whose they are.
+for file in $(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh' '*.sh' '*.cmake' \
+        '*CMakeLists.txt' .ci/run); do
+    [ -f "$file" ] || continue
+    if ! head -n 4 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0'; then
+        echo "$file:1: no SPDX-License-Identifier in the first lines"
+        bad=1
+    fi
+    case $file in
+    *.c | *.h | *.cu | *.cuh)
+        lines=$(wc -l < "$file")
+        if [ "$lines" -gt 800 ]; then
+            echo "$file: $lines lines; split above 800"
+            bad=1
+        fi
+        ;;
+    esac
+done
+
+# Every public function says, in the comment before it, who has to call it.
+for file in include/tessera/*.h; do
+    awk '
+    /^\/\*\*/ { comment = ""; inside = 1 }
+    inside { comment = comment " " $0; if (/\*\//) inside = 0; next }
+    /^TSR_(API|CHECKED) .*\(/ || /^TSR_(API|CHECKED) .*[^;]$/ {
+        if (comment !~ /Local|Collective|Logically collective/) {
+            print FILENAME ":" FNR ": neither Local nor Collective nor Logically collective: " $0
+            bad = 1
+        }
+    }
+    /^[^ ].*;$/ && !/^TSR_/ { comment = "" }
+    END { exit bad }' "$file" || bad=1
+done
+
+if [ "${1:-}" = --sizes ]; then
+    git ls-files -- '*.c' '*.h' | xargs wc -l | sort -rn | sed -n '2,11p'
+fi
+[ "$bad" = 0 ] && echo "lint: no house rule broken"
+exit "$bad"

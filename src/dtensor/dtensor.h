@@ -72,5 +72,6 @@ typedef struct tsri_redistribute_options {
 /** As tsr_dtensor_redistribute, in the step arena by default. */
 tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                              const tsri_redistribute_options *options, tsr_dtensor **out);
-/** Number of collectives that tsri_redistribute would make. */
+/** Number of collectives that tsri_redistribute makes; a rank whose groups have nothing to move
+ * makes fewer. -1 if it would refuse. */
 int tsri_redistribute_cost(const tsr_layout *from, const tsr_layout *to);

@@ -56,21 +56,39 @@ typedef struct tsri_plan {
 tsr_status tsri_plan_make(const tsr_layout *from, const tsr_layout *to, tsri_plan *out);
 
 /**
- * A tensor [outer, extent, inner] that W ranks split in the middle, as it travels: W blocks of
- * block_bytes, each holding its piece [outer, rows, inner] tightly at its start. chunk rows belong
- * to each rank, so blocks are full, then at most one is part full, and the rest is slack: the slack
- * of a buffer of blocks is one range at its end when full blocks have none.
+ * A piece [outer, extent, inner] cut along its middle for ranks, as it travels: one block per rank,
+ * block_bytes apart, with the part [outer, rows, inner] of that rank tightly at its start. The
+ * first blocks have chunk rows, at most one has the rest, the others have none. Blocks are as long
+ * as the longest part in the group; what a part does not fill is slack.
  */
 typedef struct tsri_blocks {
     int64_t outer, extent, chunk;
     int ranks;
-    size_t inner_bytes;
-    size_t block_bytes;
+    size_t inner_bytes, block_bytes;
 } tsri_blocks;
 
-/** Geometry of dim of a piece of this shape, whose dim has the extent before the split. */
+/** Where bytes begin. */
+typedef struct tsri_place {
+    tsr_buffer *buffer;
+    size_t offset;
+} tsri_place;
+
+/** Cut dim of a piece of shape[ndim] for ranks. block_bytes is that of a part of chunk rows. */
 tsri_blocks tsri_blocks_make(const int64_t *shape, int ndim, int dim, int ranks, size_t elem_bytes);
-/** Rows of rank's piece. */
-int64_t tsri_blocks_rows(const tsri_blocks *blocks, int rank);
-/** True if whole and blocks are the same bytes, but for slack at the end. */
-bool tsri_blocks_trivial(const tsri_blocks *blocks);
+/** True if blocks and piece are the same bytes, with all slack behind them. */
+bool tsri_blocks_in_line(const tsri_blocks *blocks);
+/** Bytes of all blocks. */
+size_t tsri_blocks_bytes(const tsri_blocks *blocks);
+/** Copy the piece to blocks, on the compute stream. */
+tsr_status tsri_blocks_pack(tsr_comm *comm, const tsri_blocks *blocks, tsri_place piece,
+                            tsri_place packed);
+/** Copy blocks to the piece, on the compute stream. */
+tsr_status tsri_blocks_unpack(tsr_comm *comm, const tsri_blocks *blocks, tsri_place packed,
+                              tsri_place piece);
+/** Zero the slack behind the last row of blocks whose slack is all behind it. */
+tsr_status tsri_blocks_zero_slack(tsr_comm *comm, const tsri_blocks *blocks, tsri_place packed);
+/** Copy a piece's rows first .. first + rows of the cut dim, contiguous in part. */
+tsr_status tsri_blocks_cut(tsr_comm *comm, const tsri_blocks *blocks, tsri_place piece,
+                           int64_t first, int64_t rows, tsri_place part);
+/** Copy bytes, on the compute stream. */
+tsr_status tsri_copy_bytes(tsr_comm *comm, tsri_place from, tsri_place to, size_t bytes);

@@ -83,6 +83,17 @@ static void write_rows(void *x, tsr_dtype type, int64_t offset, int64_t rows, in
     }
 }
 
+/* Fill a row of scores with -inf from visible up to a whole vector, so that row functions run
+ * without a tail and exp gives 0 there; returns the padded length. */
+static int64_t hide_tail(float *scores, int64_t visible)
+{
+    int64_t padded = round_up(visible);
+    for (int64_t j = visible; j < padded; j++) {
+        scores[j] = -INFINITY;
+    }
+    return padded;
+}
+
 /* ---- forward ---- */
 
 TSRK_CLONES static float max_of(const float *x, int64_t n)
@@ -120,12 +131,15 @@ TSRK_CLONES static void scale_row(float *x, int64_t n, float factor)
 static double softmax_row(float *scores, int64_t visible, int64_t width, float *max_out)
 {
     double sum = 0.0;
-    float max = max_of(scores, visible);
-    for (int64_t j = 0; j < visible; j += TSRK_CPU_CHUNK) {
-        int64_t n = visible - j < TSRK_CPU_CHUNK ? visible - j : TSRK_CPU_CHUNK;
+    int64_t padded = hide_tail(scores, visible);
+    float max = max_of(scores, padded);
+    for (int64_t j = 0; j < padded; j += TSRK_CPU_CHUNK) {
+        int64_t n = padded - j < TSRK_CPU_CHUNK ? padded - j : TSRK_CPU_CHUNK;
         sum += (double)exp_in_place(scores + j, n, max);
     }
-    memset(scores + visible, 0, (size_t)(width - visible) * sizeof *scores);
+    if (width > padded) {
+        memset(scores + padded, 0, (size_t)(width - padded) * sizeof *scores);
+    }
     *max_out = max;
     return sum;
 }
@@ -261,11 +275,12 @@ static void backward_scores(const backward *w, const_head q, const_head out, con
                       dout.stride, w->v.row, w->v.stride, 0.0F, w->ds, w->ld);
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = i + r;
-        size_t hidden = (size_t)(width - t - 1) * sizeof(float);
+        float *p = w->p + (r * w->ld);
+        float *ds = w->ds + (r * w->ld);
         float delta = dot(dout.row + (t * dout.stride), out.row + (t * out.stride), args->dim);
-        gradient_row(w->p + (r * w->ld), w->ds + (r * w->ld), t + 1, lse[t], delta, args->scale);
-        memset(w->p + (r * w->ld) + t + 1, 0, hidden);
-        memset(w->ds + (r * w->ld) + t + 1, 0, hidden);
+        gradient_row(p, ds, hide_tail(p, t + 1), lse[t], delta, args->scale);
+        memset(p + t + 1, 0, (size_t)(width - t - 1) * sizeof *p);
+        memset(ds + t + 1, 0, (size_t)(width - t - 1) * sizeof *ds);
     }
 }
 

@@ -49,15 +49,18 @@ typedef enum tsr_status {
 #undef TSR_STATUS_ENUM
 } tsr_status;
 
-/** Start a trail: record status, message and place; evaluates to @p status. */
-#define TSR_RAISE(status, ...) tsr_error_raise((status), __FILE__, __LINE__, __func__, __VA_ARGS__)
+/** Start a trail: record status, message and place; evaluates to @p status (named twice, so that
+ *  static analysis sees which). */
+#define TSR_RAISE(status, ...) \
+    ((void)tsr_error_raise((status), __FILE__, __LINE__, __func__, __VA_ARGS__), (status))
 
 /** Call something that returns a status; on failure add a frame and return it. */
 #define TSR_TRY(call) \
     do { \
         tsr_status tsri_try_ = (call); \
         if (tsri_try_ != TSR_OK) { \
-            return tsr_error_pass(tsri_try_, __FILE__, __LINE__, __func__); \
+            (void)tsr_error_pass(tsri_try_, __FILE__, __LINE__, __func__); \
+            return tsri_try_; \
         } \
     } while (0)
 

@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "base/json.h"
 
+/* NOLINTNEXTLINE(readability-identifier-naming): libFuzzer names it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

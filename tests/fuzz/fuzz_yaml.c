@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+/* NOLINTNEXTLINE(readability-identifier-naming): libFuzzer names it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void check_node(const tsri_yaml_node *node)

@@ -21,6 +21,7 @@ enum {
     FILE_LIMIT = 1 << 20
 };
 
+/* NOLINTNEXTLINE(readability-identifier-naming): libFuzzer names it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 /* An exact copy on the heap, so that a read past the end is seen by the sanitizer. */

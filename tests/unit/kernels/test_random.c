@@ -175,6 +175,34 @@ static void dropout_scales_what_it_keeps(void)
     }
 }
 
+/* A word equal to the threshold is kept: take p from a word of the stream that f32 holds exactly.
+ */
+static void dropout_keeps_the_threshold(void)
+{
+    uint64_t index = 0;
+    while (tsri_rng_word(KEY, index) % 256 != 0) {
+        index++;
+    }
+    const float x = 1.0F;
+    float y[2] = {0.0F, 0.0F};
+    tsrk_dropout a = {.x = &x,
+                      .batch = 1,
+                      .seq = 1,
+                      .cols = 1,
+                      .first_col = (int64_t)index,
+                      .global_seq = 1,
+                      .global_cols = 1 << 20,
+                      .key = KEY,
+                      .p = (float)tsri_rng_word(KEY, index) * 0x1p-32F,
+                      .type = TSR_F32};
+    a.y = &y[0];
+    tsrk_ref_dropout(&a);
+    a.y = &y[1];
+    tsrk_cpu_dropout(&a);
+    CHECK(y[0] > 1.0F);
+    CHECK(y[1] > 1.0F);
+}
+
 static void check_init(tsrk_init_normal a)
 {
     int64_t n = a.rows * a.cols;
@@ -231,6 +259,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"dropout_large_is_parallel", dropout_large_is_parallel},
     {"dropout_does_not_depend_on_the_split", dropout_does_not_depend_on_the_split},
     {"dropout_scales_what_it_keeps", dropout_scales_what_it_keeps},
+    {"dropout_keeps_the_threshold", dropout_keeps_the_threshold},
     {"init_has_the_definitions_bits", init_has_the_definitions_bits},
     {"init_does_not_depend_on_threads", init_does_not_depend_on_threads},
     {NULL, NULL},

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file test_matmul.c
+ * matmul and column sums: cpu against the definition in every type and form, sizes around the
+ * borders of tiles, and the same bits for any number of threads.
+ */
+#include "kernels/cpu/cpu_priv.h"
+
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/kernels.h"
+#include "support/array.h"
+#include "support/tsr_test.h"
+
+typedef struct form {
+    int64_t m, n, k;
+    tsr_dtype a, b, c, bias; /* bias TSR_DTYPE_DEFAULT: none */
+    bool trans_a, trans_b, accumulate;
+} form;
+
+typedef struct data {
+    tsrk_matmul args;
+    void *a, *b, *bias, *c, *workspace;
+    int64_t c_count;
+} data;
+
+/* Rows are padded, so that a kernel that ignores a stride fails. */
+static data make(const form *f, int threads)
+{
+    data d = {.args = {.m = f->m,
+                       .n = f->n,
+                       .k = f->k,
+                       .lda = (f->trans_a ? f->m : f->k) + 3,
+                       .ldb = (f->trans_b ? f->k : f->n) + 1,
+                       .ldc = f->n + 2,
+                       .a_type = f->a,
+                       .b_type = f->b,
+                       .c_type = f->c,
+                       .bias_type = f->bias,
+                       .trans_a = f->trans_a,
+                       .trans_b = f->trans_b,
+                       .accumulate = f->accumulate}};
+    d.c_count = f->m * d.args.ldc;
+    d.a = tsr_array_random((f->trans_a ? f->k : f->m) * d.args.lda, f->a, 1.0, 1);
+    d.b = tsr_array_random((f->trans_b ? f->n : f->k) * d.args.ldb, f->b, 1.0, 2);
+    d.c = tsr_array_random(d.c_count, f->c, 1.0, 3);
+    d.bias = f->bias != TSR_DTYPE_DEFAULT ? tsr_array_random(f->n, f->bias, 1.0, 4) : NULL;
+    int64_t floats = (int64_t)(tsrk_cpu_ws_matmul(&d.args, threads) / sizeof(float));
+    d.workspace = tsr_array_random(floats, TSR_F32, 1e9, 5);
+    d.args.a = d.a;
+    d.args.b = d.b;
+    d.args.c = d.c;
+    d.args.bias = d.bias;
+    d.args.workspace = d.workspace;
+    return d;
+}
+
+static void drop(data *d)
+{
+    tsr_array_free(d->a);
+    tsr_array_free(d->b);
+    tsr_array_free(d->bias);
+    tsr_array_free(d->c);
+    tsr_array_free(d->workspace);
+}
+
+/* Products are below 1, so partial sums are below sqrt(k) but for rare draws; k of them round. In
+ * all at most 2^-24 k sqrt(k), and half of it is never reached as roundings go both ways. Padding
+ * beyond n must stay as it was. */
+static bool agrees(const form *f)
+{
+    data want = make(f, 1);
+    data got = make(f, omp_get_max_threads());
+    tsrk_ref_matmul(&want.args);
+    tsrk_cpu_matmul(&got.args);
+    double terms = (double)f->k + 2.0;
+    bool good = tsr_array_near(got.c, want.c, got.c_count, f->c, 0.5 * terms, sqrt(terms));
+    drop(&want);
+    drop(&got);
+    return good;
+}
+
+static void sizes_and_transposes(void)
+{
+    static const int64_t sizes[][3] = {{0, 5, 3},    {5, 0, 3},    {4, 3, 0},     {1, 1, 1},
+                                       {1, 17, 9},   {19, 1, 33},  {15, 16, 17},  {64, 64, 64},
+                                       {255, 9, 31}, {256, 8, 40}, {257, 33, 20}, {31, 257, 63}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int bits = 0; bits < 8; bits++) {
+            form f = {.m = sizes[i][0],
+                      .n = sizes[i][1],
+                      .k = sizes[i][2],
+                      .a = TSR_F32,
+                      .b = TSR_F32,
+                      .c = TSR_F32,
+                      .bias = (bits & 1) != 0 ? TSR_F32 : TSR_DTYPE_DEFAULT,
+                      .trans_a = (bits & 2) != 0,
+                      .trans_b = (bits & 4) != 0,
+                      .accumulate = (i + (size_t)bits) % 2 == 0};
+            REQUIRE(agrees(&f));
+        }
+    }
+}
+
+/* Every mix of types, at a size that is converted and at one that takes the bf16 product. */
+static void types(void)
+{
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    static const tsr_dtype bias[] = {TSR_DTYPE_DEFAULT, TSR_F32, TSR_BF16};
+    for (int i = 0; i < 96; i++) {
+        bool large = i % 2 != 0;
+        form f = {.m = large ? 140 : 33,
+                  .n = large ? 130 : 29,
+                  .k = large ? 260 : 40,
+                  .a = type[i / 2 % 2],
+                  .b = type[i / 4 % 2],
+                  .c = type[i / 8 % 2],
+                  .bias = bias[i / 32],
+                  .trans_a = i % 3 == 0,
+                  .trans_b = i % 5 < 2,
+                  .accumulate = i / 16 % 2 != 0};
+        REQUIRE(agrees(&f));
+    }
+}
+
+/* Several tiles of each kind, blocks of k that are converted one by one, bf16 tiles of two shapes.
+ */
+static void tiles_and_blocks(void)
+{
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    for (int i = 0; i < 8; i++) {
+        form f = {.m = 263,
+                  .n = 259,
+                  .k = 517,
+                  .a = type[i % 2],
+                  .b = type[i / 2 % 2],
+                  .c = type[i / 4],
+                  .bias = TSR_F32,
+                  .trans_a = i % 3 == 0,
+                  .trans_b = i % 2 == 0,
+                  .accumulate = i > 2};
+        REQUIRE(agrees(&f));
+    }
+}
+
+static void threads_do_not_change_bits(void)
+{
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    int before = omp_get_max_threads();
+    for (int i = 0; i < 8; i++) {
+        form f = {.m = 300,
+                  .n = 290,
+                  .k = i < 4 ? 1100 : 70,
+                  .a = type[i % 2],
+                  .b = type[i % 2],
+                  .c = type[i / 2 % 2],
+                  .trans_a = true};
+        data one = make(&f, 1);
+        omp_set_num_threads(1);
+        tsrk_cpu_matmul(&one.args);
+        for (int threads = 2; threads <= 3; threads++) {
+            data more = make(&f, threads);
+            omp_set_num_threads(threads);
+            tsrk_cpu_matmul(&more.args);
+            CHECK(tsr_array_same(more.c, one.c, one.c_count, f.c));
+            drop(&more);
+        }
+        drop(&one);
+    }
+    omp_set_num_threads(before);
+}
+
+/* NaN must come out, and a stale NaN in c must not when c is not accumulated to. */
+static void not_a_number(void)
+{
+    form f = {.m = 20, .n = 20, .k = 20, .a = TSR_F32, .b = TSR_F32, .c = TSR_F32};
+    data d = make(&f, 1);
+    for (int64_t i = 0; i < d.c_count; i++) {
+        tsr_array_set(d.c, TSR_F32, i, (double)NAN);
+    }
+    tsr_array_set(d.a, TSR_F32, 3 * d.args.lda, (double)NAN);
+    tsrk_cpu_matmul(&d.args);
+    int wrong = 0;
+    for (int64_t i = 0; i < f.m * f.n; i++) {
+        double value = tsr_array_get(d.c, TSR_F32, (i / f.n * d.args.ldc) + (i % f.n));
+        wrong += (isnan(value) != 0) != (i / f.n == 3);
+    }
+    CHECK_EQ(wrong, 0);
+    drop(&d);
+}
+
+/* f32 within 32 rows, double across: 32 roundings of a partial sum below 32, then one. */
+static void column_sums(void)
+{
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    static const int64_t sizes[][2] = {{0, 5},    {3, 0},     {1, 1},   {31, 127},
+                                       {33, 128}, {257, 129}, {70, 300}};
+    for (int i = 0; i < 7 * 8; i++) {
+        int64_t rows = sizes[i / 8][0];
+        int64_t cols = sizes[i / 8][1];
+        tsr_dtype out = type[i / 2 % 2];
+        tsrk_col_sum want = {.rows = rows,
+                             .cols = cols,
+                             .x_type = type[i % 2],
+                             .out_type = out,
+                             .accumulate = i / 4 % 2 != 0};
+        tsrk_col_sum got = want;
+        void *x = tsr_array_random(rows * cols, want.x_type, 1.0, 6);
+        want.x = got.x = x;
+        want.out = tsr_array_random(cols, out, 1.0, 7);
+        got.out = tsr_array_random(cols, out, 1.0, 7);
+        tsrk_ref_col_sum(&want);
+        tsrk_cpu_col_sum(&got);
+        CHECK(tsr_array_near(got.out, want.out, cols, out, 34.0, 32.0));
+        tsr_array_free(x);
+        tsr_array_free(want.out);
+        tsr_array_free(got.out);
+    }
+}
+
+/* The comparison must notice one product too few. */
+static void a_missing_product_is_noticed(void)
+{
+    form f = {.m = 9, .n = 9, .k = 300, .a = TSR_F32, .b = TSR_F32, .c = TSR_F32};
+    data want = make(&f, 1);
+    data got = make(&f, 1);
+    tsrk_ref_matmul(&want.args);
+    got.args.k = f.k - 1;
+    tsrk_cpu_matmul(&got.args);
+    double largest = 0.0;
+    for (int64_t i = 0; i < got.c_count; i++) {
+        largest = fmax(largest, fabs(tsr_array_get(got.c, f.c, i) - tsr_array_get(want.c, f.c, i)));
+    }
+    double terms = (double)f.k + 2.0;
+    CHECK(largest > 100.0 * 0x1p-24 * terms * sqrt(terms));
+    drop(&want);
+    drop(&got);
+}
+
+const tsr_test_case tsr_test_cases[] = {
+    {"sizes_and_transposes", sizes_and_transposes},
+    {"types", types},
+    {"tiles_and_blocks", tiles_and_blocks},
+    {"threads_do_not_change_bits", threads_do_not_change_bits},
+    {"not_a_number", not_a_number},
+    {"column_sums", column_sums},
+    {"a_missing_product_is_noticed", a_missing_product_is_noticed},
+    {NULL, NULL},
+};

@@ -12,12 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static tsr_status sum_order(const tsr_mesh *mesh, uint64_t *sum)
+{
+    int coord[TSR_MESH_MAX_AXES];
+
+    for (int r = 0; r < tsr_mesh_cell_count(mesh); r++) {
+        TSR_TRY(tsr_mesh_coord(mesh, r, coord));
+        *sum = tsri_hash(coord, sizeof(int) * (size_t)tsr_mesh_axis_count(mesh), *sum);
+    }
+    return TSR_OK;
+}
+
 /* Same axes, sizes, names and rank order everywhere. */
 static tsr_status check_mesh(tsr_world *world, const tsr_mesh *mesh)
 {
     char text[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
     int cells = tsr_mesh_cell_count(mesh);
-    int coord[TSR_MESH_MAX_AXES];
     uint64_t sum = 0;
     tsr_status mine = TSR_OK;
 
@@ -27,10 +37,7 @@ static tsr_status check_mesh(tsr_world *world, const tsr_mesh *mesh)
         mine = TSR_RAISE(TSR_ERR_INVALID, "mesh %s has %d ranks, the job has %d", text, cells,
                          world->size);
     } else {
-        for (int r = 0; r < cells; r++) {
-            TSR_TRY(tsr_mesh_coord(mesh, r, coord));
-            sum = tsri_hash(coord, sizeof(int) * (size_t)tsr_mesh_axis_count(mesh), sum);
-        }
+        mine = sum_order(mesh, &sum);
     }
     TSR_TRY(tsr_world_agree(world, mine));
     TSR_TRY(tsr_world_check_same(world, "the mesh's rank order", &sum, sizeof(sum)));
@@ -80,9 +87,10 @@ static tsr_status open_axis_groups(tsr_comm *comm)
     for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
         tsr_group *group = NULL;
 
-        if (tsr_mesh_axis_size(comm->mesh, axis) > 1) {
-            TSR_TRY(tsri_comm_group(comm, 1U << axis, TSRI_STREAM_COMPUTE, &group));
+        if (tsr_mesh_axis_size(comm->mesh, axis) == 1) {
+            continue;
         }
+        TSR_TRY(tsri_comm_group(comm, 1U << axis, TSRI_STREAM_COMPUTE, &group));
     }
     return TSR_OK;
 }

@@ -32,8 +32,8 @@ struct tsr_world {
     int first_failed;
     tsr_comm *comms; /* open ones, newest first */
     tsri_watchdog *watchdog;
-    int *statuses;  /* [size] exchange room, so that agreeing allocates nothing */
-    uint64_t *sums; /* [2 * size], likewise */
+    int *statuses;       /* [size] exchange room, so that agreeing allocates nothing */
+    uint64_t (*sums)[2]; /* [size], likewise */
     char (*hosts)[sizeof(((tsri_boot_info *)0)->host)];
 };
 

@@ -87,7 +87,7 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
     tsr_world *world = NULL;
     size_t n = simulated ? 1 : (size_t)size;
 
-    TSR_TRY(tsri_alloc(1, sizeof(*world), &world));
+    TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*world), &world), out);
     world->owners = 1;
     world->rank = rank;
     world->size = size;
@@ -95,7 +95,7 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
     world->first_failed = -1;
     world->timeout_s = timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S;
     TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->statuses), &world->statuses), fail);
-    TSR_TRY_GOTO(status, tsri_alloc(2 * n, sizeof(*world->sums), &world->sums), fail);
+    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->sums), &world->sums), fail);
     TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->hosts), &world->hosts), fail);
     if (!simulated && size > 1) {
         TSR_TRY_GOTO(status, tsri_watchdog_start(world->timeout_s, &world->watchdog), fail);
@@ -105,6 +105,7 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
 
 fail:
     destroy(world);
+out:
     return status;
 }
 

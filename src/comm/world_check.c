@@ -208,8 +208,11 @@ static void excerpt(const unsigned char *window, size_t length, size_t at, char 
     if (begin_at > 0) {
         to = stpcpy(to, "...");
     }
-    for (size_t i = begin_at; i < end_at; i++) {
-        *to++ = window[i] == '\n' || window[i] == '\t' ? ' ' : (char)window[i];
+    memcpy(to, window + begin_at, end_at - begin_at);
+    for (const char *end = to + (end_at - begin_at); to < end; to++) {
+        if (*to == '\n' || *to == '\t') {
+            *to = ' ';
+        }
     }
     *to = '\0';
     if (end_at < length) {
@@ -288,12 +291,14 @@ static tsr_status explain(tsr_world *world, const char *what, int rank, const un
 static tsr_status compare(tsr_world *world, const char *what, const void *data, size_t bytes)
 {
     uint64_t mine[2] = {tsri_hash(data, bytes, 0), bytes};
+    int other = 1;
 
     TSR_TRY(tsri_boot_all_gather(mine, sizeof(mine), world->sums));
-    for (int r = 1; r < world->size; r++) {
-        if (memcmp(&world->sums[2 * r], world->sums, sizeof(mine)) != 0) {
-            TSR_TRY(explain(world, what, r, data, bytes));
-        }
+    while (other < world->size && memcmp(world->sums[other], world->sums[0], sizeof(mine)) == 0) {
+        other++;
+    }
+    if (other < world->size) {
+        TSR_TRY(explain(world, what, other, data, bytes));
     }
     return TSR_OK;
 }

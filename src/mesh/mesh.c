@@ -259,7 +259,7 @@ tsr_status tsr_mesh_axis_ranks(const tsr_mesh *mesh, int axis, int rank, int *ra
 tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int rank, int *ranks,
                                int *count_out, int *index_out)
 {
-    int coord[TSR_MESH_MAX_AXES];
+    int coord[TSR_MESH_MAX_AXES] = {0};
     int base = 0;
     int count = 1;
     int index = 0;

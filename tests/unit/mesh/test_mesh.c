@@ -56,32 +56,42 @@ static int brute_group(const tsr_mesh *mesh, const int *order, unsigned mask, in
     return count;
 }
 
-static void check_groups(const tsr_mesh *mesh, const int *order)
+static void check_group(const tsr_mesh *mesh, const int *order, unsigned mask, int rank)
 {
-    int cells = tsr_mesh_cell_count(mesh);
     int want[MAX_CELLS];
     int got[MAX_CELLS];
+    int count = 0;
+    int index = -1;
+    int expect = brute_group(mesh, order, mask, rank, want);
 
-    for (unsigned mask = 0; mask < 1U << tsr_mesh_axis_count(mesh); mask++) {
-        for (int cell = 0; cell < cells; cell++) {
-            int rank = order != NULL ? order[cell] : cell;
-            int count = 0;
-            int index = -1;
-            int expect = brute_group(mesh, order, mask, rank, want);
+    REQUIRE_OK(tsr_mesh_flat_ranks(mesh, mask, rank, got, &count, &index));
+    REQUIRE_EQ(count, expect);
+    CHECK(memcmp(got, want, sizeof(int) * (size_t)count) == 0);
+    CHECK_EQ(got[index], rank);
+}
 
-            REQUIRE_OK(tsr_mesh_flat_ranks(mesh, mask, rank, got, &count, &index));
-            REQUIRE_EQ(count, expect);
-            CHECK(memcmp(got, want, sizeof(int) * (size_t)count) == 0);
-            CHECK_EQ(got[index], rank);
+static void check_axis(const tsr_mesh *mesh, const int *order, int axis, int rank)
+{
+    int want[MAX_CELLS];
+    int got[MAX_CELLS];
+    int expect = brute_group(mesh, order, 1U << axis, rank, want);
+
+    REQUIRE_OK(tsr_mesh_axis_ranks(mesh, axis, rank, got));
+    REQUIRE_EQ(expect, tsr_mesh_axis_size(mesh, axis));
+    CHECK(memcmp(got, want, sizeof(int) * (size_t)expect) == 0);
+}
+
+static void check_groups(const tsr_mesh *mesh, const int *order)
+{
+    for (int cell = 0; cell < tsr_mesh_cell_count(mesh); cell++) {
+        int rank = order != NULL ? order[cell] : cell;
+
+        for (unsigned mask = 0; mask < 1U << tsr_mesh_axis_count(mesh); mask++) {
+            check_group(mesh, order, mask, rank);
         }
-    }
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        int rank = order != NULL ? order[cells - 1] : cells - 1;
-        int expect = brute_group(mesh, order, 1U << axis, rank, want);
-
-        REQUIRE_OK(tsr_mesh_axis_ranks(mesh, axis, rank, got));
-        REQUIRE_EQ(expect, tsr_mesh_axis_size(mesh, axis));
-        CHECK(memcmp(got, want, sizeof(int) * (size_t)expect) == 0);
+        for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+            check_axis(mesh, order, axis, rank);
+        }
     }
 }
 
@@ -95,20 +105,31 @@ static void test_row_major(void)
     REQUIRE(mesh != NULL);
     CHECK_EQ(tsr_mesh_axis_count(mesh), 3);
     CHECK_EQ(tsr_mesh_cell_count(mesh), 30);
-    for (int a = 0, expect = 0; a < 2; a++) {
-        for (int b = 0; b < 3; b++) {
-            for (int c = 0; c < 5; c++, expect++) {
-                REQUIRE_OK(tsr_mesh_rank(mesh, (const int[]){a, b, c}, &rank));
-                CHECK_EQ(rank, expect);
-                REQUIRE_OK(tsr_mesh_coord(mesh, expect, coord));
-                CHECK(coord[0] == a && coord[1] == b && coord[2] == c);
-            }
-        }
+    for (int expect = 0; expect < 30; expect++) {
+        REQUIRE_OK(tsr_mesh_coord(mesh, expect, coord));
+        CHECK_EQ((coord[0] * 3 + coord[1]) * 5 + coord[2], expect);
+        CHECK(coord[1] >= 0 && coord[1] < 3 && coord[2] >= 0 && coord[2] < 5);
+        REQUIRE_OK(tsr_mesh_rank(mesh, coord, &rank));
+        CHECK_EQ(rank, expect);
     }
     tsr_mesh_release(&mesh);
     CHECK(mesh == NULL);
     tsr_mesh_release(&mesh);
     CHECK_EQ(tsri_alloc_live(), 0);
+}
+
+static void check_all_groups(const tsr_mesh_axis *axes, int count)
+{
+    tsr_mesh *mesh = NULL;
+    int cells = 1;
+
+    for (int k = 0; k < count; k++) {
+        cells *= axes[k].size;
+    }
+    mesh = make(cells, axes, count, NULL);
+    REQUIRE(mesh != NULL);
+    check_groups(mesh, NULL);
+    tsr_mesh_release(&mesh);
 }
 
 static void test_flat_ranks(void)
@@ -121,16 +142,7 @@ static void test_flat_ranks(void)
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (int count = 1; count <= 4; count++) {
-            int cells = 1;
-            tsr_mesh *mesh = NULL;
-
-            for (int k = 0; k < count; k++) {
-                cells *= cases[i][k].size;
-            }
-            mesh = make(cells, cases[i], count, NULL);
-            REQUIRE(mesh != NULL);
-            check_groups(mesh, NULL);
-            tsr_mesh_release(&mesh);
+            check_all_groups(cases[i], count);
         }
     }
 }

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file stream.c
+ * Streams from the caller's side: enqueue, wait, synchronise.
+ *
+ * The compute stream has no queue: what is enqueued is done when the call returns. Any other
+ * stream is a ring with one writer (the caller) and one reader (the progress thread); an operation
+ * counts as done when completed has reached its seq. After a failure the stream stands still: the
+ * progress thread empties it, and every later call returns that first failure.
+ */
+#include "backend/cpu/cpu_priv.h"
+
+#include <string.h>
+
+tsr_status tsri_cpu_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out)
+{
+    tsri_cpu_device *cpu = (tsri_cpu_device *)device;
+    tsri_cpu_stream *stream = NULL;
+    tsr_status status = TSR_OK;
+
+    if (cpu->stream[kind] != NULL) {
+        return TSR_RAISE(TSR_ERR_STATE, "stream kind %d is open already", (int)kind);
+    }
+    TSR_TRY(tsri_alloc(1, sizeof *stream, &stream));
+    stream->head.device = device;
+    stream->head.kind = kind;
+    if (kind != TSRI_STREAM_COMPUTE) {
+        TSR_TRY_GOTO(status, tsri_alloc(TSRI_CPU_QUEUE, sizeof *stream->queue, &stream->queue),
+                     free_stream);
+    }
+    (void)pthread_mutex_lock(&cpu->lock);
+    cpu->stream[kind] = stream;
+    (void)pthread_mutex_unlock(&cpu->lock);
+    *out = &stream->head;
+    return TSR_OK;
+
+free_stream:
+    tsri_free(&stream);
+    return status;
+}
+
+void tsri_cpu_stream_close(tsr_stream *stream)
+{
+    tsri_cpu_device *cpu = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    if (tsri_cpu_stream_sync(stream) != TSR_OK) {
+        tsr_error_clear(); /* reported to whoever enqueued or synchronised */
+    }
+    /* The progress thread holds the lock while it looks at streams. */
+    (void)pthread_mutex_lock(&cpu->lock);
+    cpu->stream[stream->kind] = NULL;
+    (void)pthread_mutex_unlock(&cpu->lock);
+    tsri_free(&mine->queue);
+    tsri_free(&mine);
+}
+
+tsr_status tsri_cpu_stream_check(tsri_cpu_stream *stream)
+{
+    tsr_status failed = (tsr_status)atomic_load_explicit(&stream->failed, memory_order_acquire);
+
+    return failed == TSR_OK ? TSR_OK : TSR_RAISE(failed, "%s", stream->text);
+}
+
+void tsri_cpu_stream_fail(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status)
+{
+    if (atomic_load(&stream->failed) != TSR_OK) {
+        return;
+    }
+    (void)snprintf(stream->text, sizeof stream->text, "%s", tsr_error_message());
+    atomic_store_explicit(&stream->failed, status, memory_order_release);
+    for (tsri_cpu_group *group = device->groups; group != NULL; group = group->next) {
+        if (group->head.stream_kind == stream->head.kind) {
+            tsri_cpu_group_break(group, status);
+        }
+    }
+}
+
+static bool idle(const tsri_cpu_stream *stream)
+{
+    return atomic_load_explicit(&stream->popped, memory_order_acquire) ==
+           atomic_load_explicit(&stream->pushed, memory_order_relaxed);
+}
+
+static bool reached(const tsri_cpu_stream *stream, uint64_t seq)
+{
+    return stream->queue == NULL ||
+           atomic_load_explicit(&stream->completed, memory_order_acquire) >= seq;
+}
+
+bool tsri_cpu_event_done(tsr_event event)
+{
+    return event.stream == NULL || reached((tsri_cpu_stream *)event.stream, event.seq);
+}
+
+/* Block until stream has room for an entry, and return it; push makes it visible. */
+static tsri_cpu_entry *next_entry(tsri_cpu_device *device, tsri_cpu_stream *stream)
+{
+    uint64_t at = atomic_load_explicit(&stream->pushed, memory_order_relaxed);
+
+    for (;;) {
+        uint32_t seen = tsri_cpu_bell(device);
+        if (at - atomic_load_explicit(&stream->popped, memory_order_acquire) < TSRI_CPU_QUEUE) {
+            return &stream->queue[at % TSRI_CPU_QUEUE];
+        }
+        tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
+    }
+}
+
+static void push(tsri_cpu_device *device, tsri_cpu_stream *stream)
+{
+    (void)atomic_fetch_add_explicit(&stream->pushed, 1, memory_order_release);
+    tsri_cpu_ring(device->control);
+}
+
+/* The caller itself did operation seq of an idle stream. */
+static void done_here(tsri_cpu_stream *stream)
+{
+    atomic_store_explicit(&stream->completed, stream->head.enqueued, memory_order_release);
+}
+
+static tsr_status wait_here(tsri_cpu_device *device, tsri_cpu_stream *other, uint64_t seq)
+{
+    for (;;) {
+        uint32_t seen = tsri_cpu_bell(device);
+        TSR_TRY(tsri_cpu_stream_check(other));
+        if (reached(other, seq)) {
+            return TSR_OK;
+        }
+        tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
+    }
+}
+
+tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+    tsri_cpu_stream *other = (tsri_cpu_stream *)event.stream;
+
+    TSR_TRY(tsri_cpu_stream_check(mine));
+    if (other == NULL || other == mine) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_cpu_stream_check(other));
+    if (mine->queue == NULL) {
+        return wait_here(device, other, event.seq);
+    }
+    /* An event that is reached stays so, whatever else is still queued before this wait. */
+    if (reached(other, event.seq)) {
+        return TSR_OK;
+    }
+    tsri_cpu_entry *entry = next_entry(device, mine);
+    entry->kind = TSRI_CPU_WAIT;
+    entry->seq = 0;
+    entry->as.event = event;
+    push(device, mine);
+    return TSR_OK;
+}
+
+tsr_status tsri_cpu_stream_sync(tsr_stream *stream)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    while (mine->queue != NULL) {
+        uint32_t seen = tsri_cpu_bell(device);
+        if (idle(mine)) {
+            break;
+        }
+        tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
+    }
+    return tsri_cpu_stream_check(mine);
+}
+
+tsr_status tsri_cpu_launch(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    if (args_bytes > TSRK_ARGS_MAX_BYTES) {
+        return TSR_RAISE(TSR_ERR_INVALID, "kernel %s with %zu bytes of arguments, at most %d",
+                         tsrk_name(kernel), args_bytes, TSRK_ARGS_MAX_BYTES);
+    }
+    TSR_TRY(tsri_cpu_stream_check(mine));
+    if (mine->queue == NULL) {
+        double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
+        device->head.kernels->fn[kernel](args, NULL);
+        tsri_cpu_record(mine, stream->enqueued, begin);
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_cpu_progress_start(device));
+    tsri_cpu_entry *entry = next_entry(device, mine);
+    entry->kind = TSRI_CPU_LAUNCH;
+    entry->seq = stream->enqueued;
+    entry->as.launch.kernel = kernel;
+    memcpy(entry->as.launch.args, args, args_bytes);
+    push(device, mine);
+    return TSR_OK;
+}
+
+tsr_status tsri_cpu_submit(tsri_cpu_stream *stream, const tsri_cpu_op *op)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->head.device;
+
+    TSR_TRY(tsri_cpu_progress_start(device));
+    tsri_cpu_entry *entry = next_entry(device, stream);
+    entry->kind = TSRI_CPU_COLLECTIVE;
+    entry->seq = stream->head.enqueued;
+    entry->as.op = *op;
+    push(device, stream);
+    return TSR_OK;
+}
+
+tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
+                          tsr_stream *stream)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+    unsigned char *to = (unsigned char *)buffer->address + offset;
+    void *copy = NULL;
+
+    TSR_TRY(tsri_cpu_stream_check(mine));
+    if (mine->queue == NULL || idle(mine)) {
+        double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
+        if (bytes > 0) {
+            memcpy(to, host, bytes);
+        }
+        tsri_cpu_record(mine, stream->enqueued, begin);
+        done_here(mine);
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc(bytes, 1, &copy));
+    memcpy(copy, host, bytes);
+    tsri_cpu_entry *entry = next_entry(device, mine);
+    entry->kind = TSRI_CPU_WRITE;
+    entry->seq = stream->enqueued;
+    entry->as.write.to = to;
+    entry->as.write.from = copy;
+    entry->as.write.bytes = bytes;
+    push(device, mine);
+    return TSR_OK;
+}
+
+tsr_status tsri_cpu_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
+                         tsr_stream *stream)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    TSR_TRY(tsri_cpu_stream_sync(stream));
+    double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
+    if (bytes > 0) {
+        memcpy(host, (const unsigned char *)buffer->address + offset, bytes);
+    }
+    tsri_cpu_record(mine, stream->enqueued, begin);
+    done_here(mine);
+    return TSR_OK;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file fsdp.h
+ * Fully sharded data parallelism: units, levels per axis, materialisation.
+ *
+ * A unit is a module whose parameters are gathered and reduced together. For each data axis a level
+ * says what is sharded over it: nothing, the optimizer state, also gradients, also parameters.
+ *
+ * Threads: one thread at a time per comm.
+ */
+#pragma once
+
+#include "tessera/module.h"
+
+TSR_BEGIN_DECLS
+
+/** What is sharded over an axis. Printed as 0 to 3. */
+typedef enum tsr_level {
+    TSR_LEVEL_DEFAULT = 0,   /**< Parameters on the axis "shard", else replicate. */
+    TSR_LEVEL_REPLICATE = 1, /**< 0: nothing. */
+    TSR_LEVEL_OPTIM = 2,     /**< 1: optimizer state. */
+    TSR_LEVEL_GRADS = 3,     /**< 2: and gradients. */
+    TSR_LEVEL_PARAMS = 4     /**< 3: and parameters. */
+} tsr_level;
+
+typedef struct tsr_axis_level {
+    const char *axis;
+    tsr_level level;
+} tsr_axis_level;
+
+/** When a unit's gathered parameters go after its forward. */
+typedef enum tsr_reshard {
+    TSR_RESHARD_DEFAULT = 0, /**< Always, but not for the last unit: backward needs it next. */
+    TSR_RESHARD_ALWAYS = 1,
+    TSR_RESHARD_NEVER = 2 /**< Kept until its backward is over. */
+} tsr_reshard;
+
+/** Zero-initialise for defaults. */
+typedef struct tsr_fsdp_options {
+    tsr_axis_level levels[TSR_MESH_MAX_AXES]; /**< Up to the first NULL axis; others default. */
+    tsr_dtype param_dtype;                    /**< Gathered and computed in; default f32. */
+    tsr_dtype reduce_dtype;                   /**< Gradients reduced in; default f32. */
+    tsr_reshard reshard_after_forward;
+    int prefetch_depth; /**< Units gathered ahead, stored plus one: 0 default (1 ahead), 1: none. */
+} tsr_fsdp_options;
+
+/**
+ * Fill options->levels for a preset: "ddp", "zero1", "zero2", "fsdp", "hsdp" or "hfsdp". Local.
+ *
+ * hsdp and hfsdp take the axis "shard" (or the last data axis) as level 3 and the other data axes
+ * as level 0 (hsdp) or 1 (hfsdp).
+ *
+ * @retval TSR_ERR_INVALID  unknown preset; the message names the nearest.
+ */
+TSR_CHECKED tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *preset,
+                                       tsr_fsdp_options *options);
+
+/**
+ * Make @p module a unit of its parameters that no unit inside it has taken. Apply bottom-up.
+ *
+ * Local; options are logically collective.
+ *
+ * @param options  NULL for defaults.
+ * @retval TSR_ERR_INVALID  an axis that does not exist, is named twice, or carries no data.
+ * @retval TSR_ERR_STATE    the module is a unit already, or materialised.
+ */
+TSR_CHECKED tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options);
+
+/**
+ * Allocate this rank's pieces and fill them from @p seed. Parameters that no unit took form a unit
+ * of the root with default levels.
+ *
+ * Collective over the world (communicators are created). Each rank computes its own elements alone;
+ * every mesh gives the same bits.
+ */
+TSR_CHECKED tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed);
+
+/** Facts of one unit, for people. */
+typedef struct tsr_unit_info {
+    const char *path;      /**< Borrowed; "" for the root. */
+    int param_count;       /**< Parameters in it. */
+    int64_t element_count; /**< Global elements. */
+    size_t shard_bytes;    /**< f32 at rest on this rank. */
+    size_t gathered_bytes; /**< Its slot while it runs; 0: computes from the shard itself. */
+} tsr_unit_info;
+
+/** Local. Number of units under @p model; fills infos[capacity] in order of creation. */
+TSR_API int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity);
+
+/** Local. Write per parameter its placements, per unit its sizes, and every redistribution that
+ *  placement rules inserted in the last micro-batch (@p tape may be NULL). */
+TSR_CHECKED tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream);
+
+TSR_END_DECLS

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file module.h
+ * Modules: named trees of parameters with a forward function written with tsr_op_* calls.
+ *
+ * A module of your own is a struct with whatever its forward needs, a tsr_module made with
+ * tsr_module_create, parameters and children. It gets sharding, tensor parallelism and parity for
+ * free, and no backward is to be written. A name is the path from the root: "layers.0.attn.q".
+ *
+ * Threads: one thread at a time per comm.
+ */
+#pragma once
+
+#include "tessera/op.h"
+#include "tessera/param.h"
+
+TSR_BEGIN_DECLS
+
+typedef struct tsr_module tsr_module;
+
+/** Most inputs of a module call. */
+#define TSR_MODULE_MAX_IN 4
+
+/**
+ * The forward of a module: inputs to one output, by tsr_op_* and tsr_module_call on children.
+ *
+ * @param self  tsr_module_self() of the module.
+ * @param in    in_count dtensors, borrowed.
+ * @param out   A value of the tape.
+ */
+typedef tsr_status (*tsr_forward_fn)(void *self, tsr_tape *tape, tsr_dtensor *const *in,
+                                     int in_count, tsr_dtensor **out);
+
+/**
+ * Create a module on @p comm. Local.
+ *
+ * @param forward  NULL for a mere container.
+ * @param self     Handed to forward and destroy.
+ * @param destroy  Called with self when the last owner goes; may be NULL.
+ */
+TSR_CHECKED tsr_status tsr_module_create(tsr_comm *comm, tsr_forward_fn forward, void *self,
+                                         void (*destroy)(void *self), tsr_module **out);
+
+/** Local. Add an owner; returns @p module. */
+TSR_API tsr_module *tsr_module_retain(tsr_module *module);
+
+/** Local. Drop one owner and set *module to NULL; it may be NULL. Children are released with it. */
+TSR_API void tsr_module_release(tsr_module **module);
+
+/**
+ * Local. Create a parameter of @p module. The module owns it; *out is borrowed and may be NULL.
+ *
+ * @retval TSR_ERR_INVALID  name empty, with a dot, or taken; a shape that is not 1 or 2 dims.
+ */
+TSR_CHECKED tsr_status tsr_module_add_param(tsr_module *module, const char *name,
+                                            const tsr_param_spec *spec, tsr_param **out);
+
+/**
+ * Local. Make @p child a child called @p name ("attn", or "layers.0" for the member of a list). The
+ * parent takes over the caller's ownership, also on failure.
+ */
+TSR_CHECKED tsr_status tsr_module_add_child(tsr_module *module, const char *name,
+                                            tsr_module *child);
+
+/** Local. The descendant at the relative path @p path, or NULL. Borrowed. */
+TSR_API tsr_module *tsr_module_find(tsr_module *module, const char *path);
+
+/** Local. The value of the module's own parameter called @p name, or NULL. Borrowed. */
+TSR_API tsr_dtensor *tsr_module_value(tsr_module *module, const char *name);
+
+/** Local. Path from the root; "" for the root. Borrowed. */
+TSR_API const char *tsr_module_path(const tsr_module *module);
+
+/** Local. The self pointer given at creation. */
+TSR_API void *tsr_module_self(const tsr_module *module);
+
+/** Local. The comm; borrowed. */
+TSR_API tsr_comm *tsr_module_comm(const tsr_module *module);
+
+/** Local. All parameters of the tree in order of creation, each once; borrowed until it changes. */
+TSR_CHECKED tsr_status tsr_module_params(tsr_module *module, tsr_param *const **out,
+                                         int *count_out);
+
+/**
+ * Run the module's forward. Collective over the mesh.
+ *
+ * @param in   in_count (<= TSR_MODULE_MAX_IN) dtensors.
+ * @param out  A value of the tape.
+ */
+TSR_CHECKED tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
+                                       int in_count, tsr_dtensor **out);
+
+TSR_END_DECLS

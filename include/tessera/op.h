@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file op.h
+ * Differentiable operations on dtensors.
+ *
+ * Every operation computes on local pieces and has a placement rule: which input layouts it takes,
+ * what comes out, what its gradients are. Where an input lies otherwise, a redistribution is
+ * inserted (and listed by tsr_plan_print). All are Collective over the groups of the axes that such
+ * a redistribution or the rule itself needs; on one axis at most. Inputs are borrowed; outputs
+ * belong to the tape (tape.h). Shapes below are global. Activations are f32 or bf16.
+ *
+ * Threads: one thread at a time per tape.
+ */
+#pragma once
+
+#include "tessera/tape.h"
+
+TSR_BEGIN_DECLS
+
+/**
+ * y [..., out] = x [..., in] weight[out, in]^T + bias[out]. Collective, see above.
+ *
+ * weight Shard(0): y Shard(last). weight Shard(1) with x Shard(last): y Partial; the bias is then
+ * added by one rank alone. @p bias may be NULL.
+ */
+TSR_CHECKED tsr_status tsr_op_linear(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight,
+                                     tsr_dtensor *bias, tsr_dtensor **out);
+
+/** y [batch, seq, dim] = table[ids]; ids I32 [batch, seq], table [vocab, dim]. Collective, see
+ * above. table Shard(0): y Partial. */
+TSR_CHECKED tsr_status tsr_op_embedding(tsr_tape *tape, tsr_dtensor *ids, tsr_dtensor *table,
+                                        tsr_dtensor **out);
+
+/** y [batch, seq, dim] = x + table[0 .. seq). table [positions, dim]. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_add_position(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *table,
+                                           tsr_dtensor **out);
+
+/** Normalise the last dim; gain, bias [dim]. Collective, see above. x Shard of another dim stays.
+ */
+TSR_CHECKED tsr_status tsr_op_layernorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain,
+                                        tsr_dtensor *bias, double eps, tsr_dtensor **out);
+
+/** y = x / sqrt(mean(x^2) + eps) * gain over the last dim. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_rmsnorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, double eps,
+                                      tsr_dtensor **out);
+
+/** gelu in its tanh form. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
+/** silu(gate) * up. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_silu_mul(tsr_tape *tape, tsr_dtensor *gate, tsr_dtensor *up,
+                                       tsr_dtensor **out);
+
+/** View [..., heads * d] as [..., heads, d]. Local. A Shard of the last dim becomes one of heads,
+ *  which the axis must divide. */
+TSR_CHECKED tsr_status tsr_op_split_heads(tsr_tape *tape, tsr_dtensor *x, int heads,
+                                          tsr_dtensor **out);
+
+/** View [..., heads, d] as [..., heads * d]: the inverse of tsr_op_split_heads. Local. */
+TSR_CHECKED tsr_status tsr_op_merge_heads(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
+/** Rotary embedding, half-split, of x [batch, seq, heads, d]; positions 0..seq-1. Collective. */
+TSR_CHECKED tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out);
+
+/**
+ * Causal attention: q [batch, seq, heads, d], k and v [batch, seq, kv_heads, d]. Collective.
+ *
+ * Heads may be sharded; k and v then are sharded alike, or replicated where kv_heads divides the
+ * axis. @p scale 0 means 1 / sqrt(d).
+ */
+TSR_CHECKED tsr_status tsr_op_attention(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k,
+                                        tsr_dtensor *v, double scale, tsr_dtensor **out);
+
+/** a + b, of one shape. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b,
+                                  tsr_dtensor **out);
+
+/** x * factor. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor,
+                                    tsr_dtensor **out);
+
+/** Zero each element with probability @p p, scale the others by 1 / (1 - p). Collective. The mask
+ *  depends on seed, step, module path, call number and global element alone. p 0: out is x. */
+TSR_CHECKED tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor **out);
+
+/**
+ * loss [] = sum of the cross entropies of rows whose label is not TSR_IGNORE_INDEX, divided by the
+ * step's count of them. Collective over the axes that shard the vocabulary (max, then sums).
+ *
+ * @param logits  [batch, seq, vocab]; the vocabulary may be sharded.
+ * @param labels  I32 [batch, seq], placed as logits are on batch and seq.
+ * @param out     f32 scalar, Partial over the data axes.
+ */
+TSR_CHECKED tsr_status tsr_op_cross_entropy(tsr_tape *tape, tsr_dtensor *logits,
+                                            tsr_dtensor *labels, tsr_dtensor **out);
+
+/** x in another layout, differentiable by the dual rule. Collective over the axes that change. */
+TSR_CHECKED tsr_status tsr_op_redistribute(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *layout,
+                                           tsr_dtensor **out);
+
+TSR_END_DECLS

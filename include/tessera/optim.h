@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file optim.h
+ * AdamW and SGD on this rank's pieces, clipping by global norm, learning-rate schedules.
+ *
+ * Every rank updates exactly the elements it owns. The clip factor and the skip flag stay on the
+ * device and are consumed there; the host reads them for logs only.
+ *
+ * Threads: one thread at a time per comm.
+ */
+#pragma once
+
+#include "tessera/param.h"
+#include "tessera/tape.h"
+
+TSR_BEGIN_DECLS
+
+typedef struct tsr_optimizer tsr_optimizer;
+
+typedef enum tsr_optimizer_kind {
+    TSR_OPTIMIZER_DEFAULT = 0, /**< AdamW. */
+    TSR_ADAMW = 1,
+    TSR_SGD = 2
+} tsr_optimizer_kind;
+
+/** Settings of the parameters that match a pattern; the first match counts. */
+typedef struct tsr_optimizer_group {
+    const char *match;   /**< Pattern over full names; borrowed until create returns. */
+    double lr_scale;     /**< 0: 1. */
+    double weight_decay; /**< Used where set_weight_decay. */
+    bool set_weight_decay;
+} tsr_optimizer_group;
+
+/** Zero-initialise for defaults. */
+typedef struct tsr_optimizer_options {
+    tsr_optimizer_kind kind;
+    double beta1, beta2; /**< AdamW; 0: 0.9 and 0.95. */
+    double eps;          /**< AdamW; 0: 1e-8. */
+    double weight_decay; /**< Tensors of two dims; those of one do not decay. 0: none. */
+    double momentum;     /**< SGD. */
+    bool nesterov;       /**< SGD. */
+    const tsr_optimizer_group *groups;
+    int group_count;
+} tsr_optimizer_options;
+
+/**
+ * Create an optimizer of params[count], which must be materialised. Local.
+ *
+ * @retval TSR_ERR_STATE    a parameter has no memory yet: tsr_module_materialize first.
+ * @retval TSR_ERR_INVALID  a group that matches no parameter.
+ */
+TSR_CHECKED tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int count,
+                                            const tsr_optimizer_options *options,
+                                            tsr_optimizer **out);
+
+/** Local. Destroy and set *optimizer to NULL; it may be NULL. */
+TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
+
+/**
+ * Compute the global L2 norm of all gradients, each element once, in double, and the factor
+ * min(1, max_norm / (norm + 1e-6)) that the next tsr_optimizer_step applies.
+ *
+ * Collective over the mesh; one small all-reduce. A norm that is not finite skips the update.
+ *
+ * @param max_norm  0: measure only.
+ */
+TSR_CHECKED tsr_status tsr_clip_grad_norm(tsr_optimizer *optimizer, tsr_tape *tape,
+                                          double max_norm);
+
+/** Local. Update this rank's elements with learning rate @p lr. */
+TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
+
+/** Local. Blocks. The norm that tsr_clip_grad_norm measured last; and whether the step was skipped
+ *  because of it (skipped_out may be NULL). */
+TSR_CHECKED tsr_status tsr_grad_norm_read(tsr_optimizer *optimizer, double *norm_out,
+                                          bool *skipped_out);
+
+/** Shapes of the learning rate over steps. */
+typedef enum tsr_schedule_kind {
+    TSR_SCHEDULE_DEFAULT = 0, /**< cosine */
+    TSR_SCHEDULE_COSINE = 1,
+    TSR_SCHEDULE_LINEAR = 2,
+    TSR_SCHEDULE_CONSTANT = 3,
+    TSR_SCHEDULE_WSD = 4 /**< warmup, stable, linear decay over the last fifth */
+} tsr_schedule_kind;
+
+typedef struct tsr_schedule {
+    tsr_schedule_kind kind;
+    double lr;             /**< Peak. */
+    double min_lr;         /**< At the end. */
+    int64_t warmup, steps; /**< Step i < warmup has lr * (i + 1) / warmup. */
+} tsr_schedule;
+
+/** Local. Learning rate of step @p step, from 0. */
+TSR_API double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step);
+
+TSR_END_DECLS

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file world.h
+ * The job: its ranks, the backend they compute on, and how it ends.
+ *
+ * A world joins the job that a launcher (mpirun, srun) started, or is a job of one. A simulated
+ * world (backend "sim") is any one rank of any number, in this process, without communication.
+ *
+ * Threads: one thread at a time.
+ */
+#pragma once
+
+#include "tessera/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+TSR_BEGIN_DECLS
+
+typedef struct tsr_world tsr_world;
+
+/** Zero-initialise for defaults. */
+typedef struct tsr_world_options {
+    const char *backend; /**< "auto" (default), "cpu" or "sim". */
+    int threads;         /**< Threads per rank; 0: cores / local ranks, at least 1. */
+    double timeout_s;    /**< Longest wait for another rank; 0: 600. */
+    int sim_rank;        /**< sim: the rank to be. */
+    int sim_size;        /**< sim: the number of ranks; 0: 1. */
+} tsr_world_options;
+
+/**
+ * Join the job. Collective over the job's ranks. Blocks. Build ids are compared.
+ *
+ * @param argc, argv  As main received them; may be NULL.
+ * @param options     NULL for defaults.
+ * @retval TSR_ERR_DISAGREE  ranks run different builds of Tessera.
+ */
+TSR_CHECKED tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *options,
+                                      tsr_world **out);
+
+/**
+ * Leave the job and set *world to NULL; *world may be NULL. Collective over the world. Blocks.
+ *
+ * Objects opened on the world must be released before; debug builds report those that are not.
+ */
+TSR_API void tsr_world_close(tsr_world **world);
+
+/** Local. End the whole job now with exit status @p code, after a failure. Does not return. */
+TSR_API void tsr_world_abort(tsr_world *world, int code) __attribute__((noreturn));
+
+/** Local. This rank; 0 <= rank < size. */
+TSR_API int tsr_world_rank(const tsr_world *world);
+
+/** Local. Number of ranks in the job. */
+TSR_API int tsr_world_size(const tsr_world *world);
+
+/** Local. Name of the host of @p rank; borrowed. */
+TSR_API const char *tsr_world_host(const tsr_world *world, int rank);
+
+/** Local. True if this rank should print for the job: rank 0 of a real world. */
+TSR_API bool tsr_world_is_speaker(const tsr_world *world);
+
+/**
+ * Give every rank the same verdict. Collective over the world. Blocks.
+ *
+ * @param mine  TSR_OK, or the failure that this rank met (its trail is kept).
+ * @return TSR_OK if every rank passed TSR_OK. Otherwise a failure on every rank: ranks that failed
+ *         themselves return @p mine, the others TSR_ERR_REMOTE naming the first rank that failed
+ * and its message.
+ */
+TSR_CHECKED tsr_status tsr_world_agree(tsr_world *world, tsr_status mine);
+
+/**
+ * Check that all ranks pass the same bytes. Collective over the world. Blocks.
+ *
+ * @param what  Names the thing in the message, such as "the command line".
+ * @retval TSR_ERR_DISAGREE  naming the first rank that differs from rank 0.
+ */
+TSR_CHECKED tsr_status tsr_world_check_same(tsr_world *world, const char *what, const void *data,
+                                            size_t bytes);
+
+TSR_END_DECLS

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file kernels.h
+ * The kernel families: one argument struct per kernel, one table per implementation.
+ *
+ * ref (kernels/ref) is the definition: plain loops accumulating in double, never optimised.
+ * cpu (kernels/cpu) is OpenMP and SIMD; cuda (kernels/cuda) is .cu. A table starts as a copy of
+ * ref and is overwritten by what exists. Only backends call kernels.
+ *
+ * Conventions. Arrays are row-major and contiguous unless a stride is given. Activations are f32
+ * or bf16 (field type); statistics, parameters' gradients in reduce dtype and optimizer state are
+ * f32 unless said otherwise; accumulation is f32 or wider (ref: double). Any count may be 0; such
+ * a call writes only what its definition still defines (a sum over nothing is 0). "accumulate"
+ * means out += result, else out = result. Pointers do not overlap unless said otherwise.
+ * Kernels never allocate: scratch comes as workspace, whose size tsrk_workspace() gives as a pure
+ * function of the arguments' sizes and types (pointers are not looked at).
+ */
+#pragma once
+
+#include "tessera/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/** c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n].
+ *  a is [m, k] with row stride lda, or [k, m] if trans_a; b is [k, n], or [n, k] if trans_b.
+ *  bias may be NULL; it is added once (never scaled). k == 0 gives 0 (+ bias). f32 or bf16 each. */
+typedef struct tsrk_matmul {
+    const void *a;
+    const void *b;
+    const void *bias;
+    void *c;
+    void *workspace;
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc; /* elements */
+    tsr_dtype a_type, b_type, c_type, bias_type;
+    bool trans_a, trans_b, accumulate;
+} tsrk_matmul;
+
+/** out [cols] (+)= sum over rows of x [rows, cols]. Bias gradients. x f32 or bf16, out f32 or bf16.
+ */
+typedef struct tsrk_col_sum {
+    const void *x;
+    void *out;
+    int64_t rows, cols;
+    tsr_dtype x_type, out_type;
+    bool accumulate;
+} tsrk_col_sum;
+
+/** y [rows, cols]: y[r] = table[id - begin] if begin <= id < begin + table_rows, else 0. */
+typedef struct tsrk_embedding {
+    const int32_t *ids; /* [rows] global ids */
+    const void *table;  /* [table_rows, cols], this rank's rows */
+    void *y;
+    int64_t rows, cols, begin, table_rows;
+    tsr_dtype type;
+} tsrk_embedding;
+
+/** dtable [table_rows, cols] (+)= scatter-add of dy [rows, cols], in row order (deterministic). */
+typedef struct tsrk_embedding_bwd {
+    const int32_t *ids;
+    const void *dy;
+    void *dtable;
+    int64_t rows, cols, begin, table_rows;
+    tsr_dtype type, grad_type; /* of dy; of dtable */
+    bool accumulate;
+} tsrk_embedding_bwd;
+
+/** y [batch, seq, cols] = x + table[position] with position = first + t. Learned positions. */
+typedef struct tsrk_add_position {
+    const void *x;
+    const void *table; /* [>= first + seq, cols] */
+    void *y;
+    int64_t batch, seq, cols, first;
+    tsr_dtype type;
+} tsrk_add_position;
+
+/** dtable [table_rows, cols] (+)= sum over batch of dy at rows first .. first + seq; other rows
+ *  are 0 (or unchanged with accumulate). */
+typedef struct tsrk_add_position_bwd {
+    const void *dy;
+    void *dtable;
+    int64_t batch, seq, cols, first, table_rows;
+    tsr_dtype type, grad_type;
+    bool accumulate;
+} tsrk_add_position_bwd;
+
+/** layernorm: y = (x - mean) * rstd * gain + bias over the last dim; rstd = 1/sqrt(var + eps),
+ *  var biased. x, y [rows, cols]; mean, rstd [rows] f32 are saved for backward. */
+typedef struct tsrk_layernorm {
+    const void *x, *gain, *bias;
+    void *y;
+    float *mean, *rstd;
+    int64_t rows, cols;
+    float eps;
+    tsr_dtype type;
+} tsrk_layernorm;
+
+/** dx [rows, cols] (+)= ..., dgain, dbias [cols] (+)= ...; accumulate flags are separate. dgain,
+ *  dbias may be NULL. workspace: per-thread partial sums. */
+typedef struct tsrk_layernorm_bwd {
+    const void *dy, *x, *gain;
+    const float *mean, *rstd;
+    void *dx, *dgain, *dbias, *workspace;
+    int64_t rows, cols;
+    tsr_dtype type, grad_type;
+    bool accumulate_dx, accumulate_dgain, accumulate_dbias;
+} tsrk_layernorm_bwd;
+
+/** rmsnorm: y = x / sqrt(mean(x^2) + eps) * gain. rstd [rows] f32 saved. */
+typedef struct tsrk_rmsnorm {
+    const void *x, *gain;
+    void *y;
+    float *rstd;
+    int64_t rows, cols;
+    float eps;
+    tsr_dtype type;
+} tsrk_rmsnorm;
+
+typedef struct tsrk_rmsnorm_bwd {
+    const void *dy, *x, *gain;
+    const float *rstd;
+    void *dx, *dgain, *workspace;
+    int64_t rows, cols;
+    tsr_dtype type, grad_type;
+    bool accumulate_dx, accumulate_dgain;
+} tsrk_rmsnorm_bwd;
+
+/** gelu, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+typedef struct tsrk_gelu {
+    const void *x;
+    void *y;
+    int64_t n;
+    tsr_dtype type;
+} tsrk_gelu;
+
+/** dx (+)= dy * gelu'(x). dx may be dy (then not accumulate). */
+typedef struct tsrk_gelu_bwd {
+    const void *dy, *x;
+    void *dx;
+    int64_t n;
+    tsr_dtype type;
+    bool accumulate;
+} tsrk_gelu_bwd;
+
+/** y = silu(gate) * up, silu(z) = z / (1 + exp(-z)). */
+typedef struct tsrk_silu_mul {
+    const void *gate, *up;
+    void *y;
+    int64_t n;
+    tsr_dtype type;
+} tsrk_silu_mul;
+
+typedef struct tsrk_silu_mul_bwd {
+    const void *dy, *gate, *up;
+    void *dgate, *dup;
+    int64_t n;
+    tsr_dtype type;
+    bool accumulate_dgate, accumulate_dup;
+} tsrk_silu_mul_bwd;
+
+/** Rotary embedding, half-split: for i < dim/2, with angle = position * theta^(-2i/dim),
+ *  y[i] = x[i] cos - x[i+dim/2] sin, y[i+dim/2] = x[i+dim/2] cos + x[i] sin.
+ *  x, y [batch, seq, heads, dim]; position = first + t. inverse turns by -angle (the gradient).
+ *  table, when not NULL, is [seq, dim/2] pairs (cos, sin) as f32 written by tsrk_rope_table.
+ *  accumulate adds to y. In place (x == y) is allowed without accumulate. */
+typedef struct tsrk_rope {
+    const void *x;
+    const float *table;
+    void *y;
+    int64_t batch, seq, heads, dim, first;
+    double theta;
+    tsr_dtype type;
+    bool inverse, accumulate;
+} tsrk_rope;
+
+/** table [seq, dim/2, 2] = (cos, sin) of (first + t) * theta^(-2i/dim), computed in double. */
+typedef struct tsrk_rope_table {
+    float *table;
+    int64_t seq, dim, first;
+    double theta;
+} tsrk_rope_table;
+
+/** Causal attention with grouped queries. q, out [batch, seq, heads, dim]; k, v [batch, seq,
+ *  kv_heads, dim]; query head h uses kv head h / (heads / kv_heads). lse [batch, heads, seq] f32:
+ *  natural log of the sum of exp of the scaled, masked scores; saved for backward. */
+typedef struct tsrk_attention {
+    const void *q, *k, *v;
+    void *out, *workspace;
+    float *lse;
+    int64_t batch, seq, heads, kv_heads, dim;
+    float scale;
+    tsr_dtype type;
+} tsrk_attention;
+
+/** Gradients of attention. dq, dk, dv have the shapes of q, k, v and are written (not added). */
+typedef struct tsrk_attention_bwd {
+    const void *q, *k, *v, *out, *dout;
+    const float *lse;
+    void *dq, *dk, *dv, *workspace;
+    int64_t batch, seq, heads, kv_heads, dim;
+    float scale;
+    tsr_dtype type;
+} tsrk_attention_bwd;
+
+/** y [n] = a + b. y may be a or b. */
+typedef struct tsrk_add {
+    const void *a, *b;
+    void *y;
+    int64_t n;
+    tsr_dtype a_type, b_type, y_type;
+} tsrk_add;
+
+/** y [n] (+)= x * factor * (*device_factor if not NULL), with a cast between types. Copies, casts,
+ *  scales and accumulations are all this. y may be x when the types are equal. */
+typedef struct tsrk_scale {
+    const void *x;
+    const float *device_factor;
+    void *y;
+    int64_t n;
+    float factor;
+    tsr_dtype x_type, y_type;
+    bool accumulate;
+} tsrk_scale;
+
+/** out [bytes] = 0. */
+typedef struct tsrk_zero {
+    void *out;
+    size_t bytes;
+} tsrk_zero;
+
+/** dst[o, m, 0..inner) = src[o, m, 0..inner): blocks of inner bytes with byte strides. */
+typedef struct tsrk_copy_blocks {
+    const void *src;
+    void *dst;
+    int64_t outer, mid;
+    size_t inner_bytes;
+    int64_t src_outer_stride, src_mid_stride, dst_outer_stride, dst_mid_stride; /* bytes */
+} tsrk_copy_blocks;
+
+/** Dropout: y = keep ? x / (1 - p) : 0. x, y [batch, seq, cols], a piece of a global
+ *  [*, global_seq, global_cols] that starts at (first_row, first_pos, first_col). An element is
+ *  kept if tsri_rng_word(key, ((row * global_seq) + pos) * global_cols + col) >= p * 2^32
+ *  (rounded to the nearest integer). Backward is the same call on dy. */
+typedef struct tsrk_dropout {
+    const void *x;
+    void *y;
+    int64_t batch, seq, cols;
+    int64_t first_row, first_pos, first_col, global_seq, global_cols;
+    uint64_t key;
+    float p;
+    tsr_dtype type;
+    bool accumulate;
+} tsrk_dropout;
+
+/** out [1] f64 = number of labels [n] that differ from ignore_index. */
+typedef struct tsrk_count_labels {
+    const int32_t *labels;
+    double *out;
+    int64_t n;
+    int32_t ignore_index;
+    bool accumulate;
+} tsrk_count_labels;
+
+/* Vocabulary-parallel cross entropy. logits [rows, cols] are columns begin .. begin + cols of the
+ * vocabulary. Between the calls the caller all-reduces row_max (max), then row_sum and row_target
+ * (sum) over the ranks that split the vocabulary. */
+
+/** row_max [rows] f32 = max over cols (-inf when cols == 0). */
+typedef struct tsrk_xent_max {
+    const void *logits;
+    float *row_max;
+    int64_t rows, cols;
+    tsr_dtype type;
+} tsrk_xent_max;
+
+/** row_sum [rows] = sum of exp(logit - row_max); row_target [rows] = logit[label] - row_max if the
+ *  label lies in this piece, else 0. */
+typedef struct tsrk_xent_sum {
+    const void *logits;
+    const int32_t *labels;
+    const float *row_max;
+    float *row_sum, *row_target;
+    int64_t rows, cols, begin;
+    tsr_dtype type;
+} tsrk_xent_sum;
+
+/** loss [1] f32 = (sum over rows with label != ignore_index of log(row_sum) - row_target) / count;
+ *  0 when count is 0. lse [rows] = row_max + log(row_sum). Sums in double. */
+typedef struct tsrk_xent_loss {
+    const int32_t *labels;
+    const float *row_max, *row_sum, *row_target;
+    const double *count; /* device scalar: tokens of the whole step */
+    float *loss, *lse;
+    int64_t rows;
+    int32_t ignore_index;
+} tsrk_xent_loss;
+
+/** dlogits = (exp(logit - lse) - [col == label]) * dloss / count; 0 in ignored rows and when count
+ *  is 0. dlogits may be logits when the types are equal. */
+typedef struct tsrk_xent_bwd {
+    const void *logits;
+    const int32_t *labels;
+    const float *lse, *dloss;
+    const double *count;
+    void *dlogits;
+    int64_t rows, cols, begin;
+    int32_t ignore_index;
+    tsr_dtype type;
+} tsrk_xent_bwd;
+
+/** out [1] f64 (+)= sum of x[i]^2 in double. x f32. */
+typedef struct tsrk_sum_squares {
+    const float *x;
+    double *out;
+    int64_t n;
+    bool accumulate;
+} tsrk_sum_squares;
+
+/** From total [1] f64 (sum of squares): norm [1] f64 = sqrt(total); scale [1] f32 =
+ *  max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1; a norm that is not finite gives scale 0
+ *  and skip [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives skip = 1 too. */
+typedef struct tsrk_clip {
+    const double *total, *count;
+    double *norm;
+    float *scale;
+    int32_t *skip;
+    double max_norm;
+} tsrk_clip;
+
+/** AdamW (Loshchilov & Hutter 2019), t = step >= 1:
+ *  g' = g * *scale; p *= 1 - lr*wd; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
+ *  p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps). Nothing changes if *skip.
+ *  scale, skip: device scalars, NULL allowed. lr is plain; all f32 arrays [n]. */
+typedef struct tsrk_adamw {
+    float *p, *m, *v;
+    const float *g, *scale;
+    const int32_t *skip;
+    int64_t n, step;
+    double lr, beta1, beta2, eps, weight_decay;
+} tsrk_adamw;
+
+/** SGD: g' = g * *scale + wd * p; buffer = first ? g' : momentum * buffer + g'; p -= lr *
+ *  (nesterov ? g' + momentum * buffer : buffer); with momentum 0 p -= lr * g' and buffer NULL. */
+typedef struct tsrk_sgd {
+    float *p, *buffer;
+    const float *g, *scale;
+    const int32_t *skip;
+    int64_t n;
+    double lr, momentum, weight_decay;
+    bool nesterov, first;
+} tsrk_sgd;
+
+/** Fill out [rows, cols] f32, a piece of a global [*, global_cols] that starts at (first_row,
+ *  first_col), with mean + std * tsri_rng_normal(key, row * global_cols + col); std 0 fills mean.
+ */
+typedef struct tsrk_init_normal {
+    float *out;
+    int64_t rows, cols, first_row, first_col, global_cols;
+    uint64_t key;
+    float mean, std;
+} tsrk_init_normal;
+
+/** One row per kernel: enum suffix, struct suffix. */
+#define TSRK_MAP(X) \
+    X(MATMUL, matmul) \
+    X(COL_SUM, col_sum) \
+    X(EMBEDDING, embedding) \
+    X(EMBEDDING_BWD, embedding_bwd) \
+    X(ADD_POSITION, add_position) \
+    X(ADD_POSITION_BWD, add_position_bwd) \
+    X(LAYERNORM, layernorm) \
+    X(LAYERNORM_BWD, layernorm_bwd) \
+    X(RMSNORM, rmsnorm) \
+    X(RMSNORM_BWD, rmsnorm_bwd) \
+    X(GELU, gelu) \
+    X(GELU_BWD, gelu_bwd) \
+    X(SILU_MUL, silu_mul) \
+    X(SILU_MUL_BWD, silu_mul_bwd) \
+    X(ROPE, rope) \
+    X(ROPE_TABLE, rope_table) \
+    X(ATTENTION, attention) \
+    X(ATTENTION_BWD, attention_bwd) \
+    X(ADD, add) \
+    X(SCALE, scale) \
+    X(ZERO, zero) \
+    X(COPY_BLOCKS, copy_blocks) \
+    X(DROPOUT, dropout) \
+    X(COUNT_LABELS, count_labels) \
+    X(XENT_MAX, xent_max) \
+    X(XENT_SUM, xent_sum) \
+    X(XENT_LOSS, xent_loss) \
+    X(XENT_BWD, xent_bwd) \
+    X(SUM_SQUARES, sum_squares) \
+    X(CLIP, clip) \
+    X(ADAMW, adamw) \
+    X(SGD, sgd) \
+    X(INIT_NORMAL, init_normal)
+
+typedef enum tsrk_id {
+#define TSRK_ENUM(upper, lower) TSRK_##upper,
+    TSRK_MAP(TSRK_ENUM)
+#undef TSRK_ENUM
+    TSRK_COUNT
+} tsrk_id;
+
+/** Bytes of the largest argument struct (checked where the tables are built). */
+#define TSRK_ARGS_MAX_BYTES 192
+
+/** args points to the kernel's struct; stream is the backend's own handle (cpu: NULL). */
+typedef void (*tsrk_fn)(const void *args, void *stream);
+
+typedef struct tsri_kernel_table {
+    const char *name;
+    tsrk_fn fn[TSRK_COUNT];
+    /** Workspace bytes of kernel id for these arguments; NULL: no kernel needs any. A pure function
+     *  of sizes, types and threads. */
+    size_t (*workspace)(tsrk_id id, const void *args, int threads);
+} tsri_kernel_table;
+
+/** "matmul", ...; "?" outside the range. */
+const char *tsrk_name(tsrk_id id);
+
+const tsri_kernel_table *tsrk_table_ref(void);
+const tsri_kernel_table *tsrk_table_cpu(void);
+
+#define TSRK_DECLARE(upper, lower) \
+    void tsrk_ref_##lower(const tsrk_##lower *args); \
+    void tsrk_cpu_##lower(const tsrk_##lower *args);
+TSRK_MAP(TSRK_DECLARE)
+#undef TSRK_DECLARE

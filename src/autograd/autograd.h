@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file autograd.h
+ * Inside of the tape, for nn and fsdp: markers, module scopes, step facts, custom operations.
+ */
+#pragma once
+
+#include "tessera/op.h"
+#include "tessera/tape.h"
+
+#include "autograd/param.h"
+
+/** A marker is a node without values: backward calls it when it gets there. */
+typedef tsr_status (*tsri_marker_fn)(void *context, tsr_tape *tape);
+tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context);
+
+/** Scope of a module call: sets the path (for labels, dropout keys), and on leave drops the tape's
+ *  hold on every value made inside except keep (NULL: none). Scopes nest. */
+tsr_status tsri_tape_enter(tsr_tape *tape, const char *path);
+void tsri_tape_leave(tsr_tape *tape, tsr_dtensor *keep);
+const char *tsri_tape_path(const tsr_tape *tape);
+
+tsr_comm *tsri_tape_comm(const tsr_tape *tape);
+int64_t tsri_tape_step(const tsr_tape *tape);
+int tsri_tape_micro_batch(const tsr_tape *tape);
+int tsri_tape_micro_batch_count(const tsr_tape *tape);
+bool tsri_tape_in_backward(const tsr_tape *tape);
+/** Device scalar f64: tokens of the step. */
+tsr_buffer *tsri_tape_token_count(const tsr_tape *tape);
+void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed);
+/** No nodes are recorded until the next tsr_tape_begin (forward only). */
+void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad);
+bool tsri_tape_no_grad(const tsr_tape *tape);
+
+/** A redistribution that a placement rule inserted. */
+typedef struct tsri_inserted {
+    const char *path, *op; /* module path; operation that asked; borrowed */
+    bool backward;
+    tsr_layout from, to;
+    size_t bytes; /* of the local piece before */
+} tsri_inserted;
+/** Those of the last micro-batch recorded; borrowed until the next tsr_tape_begin. */
+const tsri_inserted *tsri_tape_inserted(const tsr_tape *tape, int *count_out);
+
+/* ---- operations ---- */
+
+#define TSRI_OP_MAX_IN     4
+#define TSRI_OP_MAX_OUT    1
+#define TSRI_OP_MAX_SAVED  4
+#define TSRI_OP_ATTR_BYTES 96
+
+typedef struct tsri_op_call tsri_op_call;
+
+/** An operation: a rule, a forward, a backward. */
+typedef struct tsri_op_def {
+    const char *name;
+    /** Given in[] (layouts as they are), set want[] (layout wanted per input), out_layout,
+     * out_dtype, grad_want (layout wanted of the output's gradient; say so in grad_want_set) and
+     * grad_layout[] (layout in which the gradient of each input comes out). want begins as in[]
+     * lies; what the rule leaves unset becomes: out_dtype that of in[0], grad_want as out_layout
+     * and grad_layout[i] as want[i], both with Replicate in place of Partial. Axes of one rank need
+     * no thought. */
+    tsr_status (*rule)(tsri_op_call *call);
+    /** in[] are in their wanted layouts, out allocated (or left NULL if makes_out). */
+    tsr_status (*forward)(tsri_op_call *call);
+    /** dout is in grad_want; for each i with din[i] != NULL write or add (accumulate[i]). NULL: the
+     *  operation has no gradient. */
+    tsr_status (*backward)(tsri_op_call *call);
+    unsigned keep_in; /* bit i: backward needs in[i]'s bytes */
+    bool keep_out;    /* backward needs out's bytes */
+    bool makes_out;   /* forward creates out itself (views) */
+    /** Backward is the same linear map on every rank: it takes a dout that is Partial where out is
+     *  Replicate, and hands Partial on. Every input of such an operation is in makes_grad. */
+    bool linear;
+    /* The gradient of in[i], bit i of each: */
+    unsigned makes_grad;    /* backward sets din[i] itself: a dtensor for the engine to own, of the
+                               shape and type of in[i], in any layout; it may share dout's memory */
+    unsigned no_accumulate; /* backward can only write din[i], not add to it */
+    unsigned over_grad;     /* may be written over dout */
+    unsigned over_in;       /* may be written over in[i], which is in keep_in */
+} tsri_op_def;
+
+struct tsri_op_call {
+    const tsri_op_def *def;
+    tsr_tape *tape;
+    tsr_comm *comm;
+    const char *path;
+    int in_count;
+    tsr_dtensor *in[TSRI_OP_MAX_IN];
+    tsr_layout in_layout[TSRI_OP_MAX_IN]; /* valid also when in[i] was not kept */
+    tsr_dtype in_dtype[TSRI_OP_MAX_IN];
+    tsr_dtensor *out;
+    tsr_layout want[TSRI_OP_MAX_IN];
+    tsr_layout out_layout, grad_want;
+    tsr_layout grad_layout[TSRI_OP_MAX_IN];
+    tsr_dtype out_dtype;
+    bool grad_want_set;
+    int saved_count;
+    tsr_dtensor *saved[TSRI_OP_MAX_SAVED]; /* made by forward, owned by the call */
+    tsr_dtensor *dout;
+    tsr_dtensor *din[TSRI_OP_MAX_IN];
+    bool accumulate[TSRI_OP_MAX_IN];
+    bool needs_grad[TSRI_OP_MAX_IN];
+    unsigned keep_in; /* def's; rule and forward may change it */
+    /* The operation's own settings, a plain struct. */
+    _Alignas(8) unsigned char attr[TSRI_OP_ATTR_BYTES];
+};
+
+/** Run def on in[in_count] with attr (copied): redistribute inputs as the rule wants, allocate the
+ *  output, run forward, record the node. out belongs to the tape. */
+tsr_status tsri_op_apply(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor *const *in,
+                         int in_count, const void *attr, size_t attr_bytes, tsr_dtensor **out);

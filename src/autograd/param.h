@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file param.h
+ * Inside of a parameter: its compute value, its piece at rest, where its gradient goes.
+ *
+ * The tp-local parameter is a block of rows x cols of the global [global_rows, global_cols] matrix
+ * (a vector is a matrix of one column), at (tp_first_row, tp_first_col). FSDP splits its rows: this
+ * rank's piece are rows [row_begin, row_begin + row_count) of the block, contiguous, f32, at
+ * (data, data_offset); its gradient lies at (grad, grad_offset). Levels 1 and 2 let a rank own only
+ * elements [own_begin, own_end) of that piece: those are what it updates and has optimizer state
+ * for.
+ */
+#pragma once
+
+#include "tessera/param.h"
+
+#include "dtensor/dtensor.h"
+
+typedef struct tsri_grad_sink tsri_grad_sink;
+
+struct tsr_param {
+    int owners;
+    char *name;
+    tsr_param_spec spec;
+    tsr_dtensor *value; /* compute layout; param->value->param == param */
+    /* Filled by fsdp: */
+    const tsri_grad_sink *sink;
+    void *sink_context; /* the unit */
+    int unit_index;     /* index of this parameter within its unit */
+    tsr_buffer *data, *grad;
+    size_t data_offset, grad_offset; /* bytes */
+    int64_t row_begin, row_count;    /* of the tp-local block */
+    int64_t own_begin, own_end;      /* elements of the piece */
+    unsigned copy_mask; /* axes of size > 1 on which the owned elements are replicated */
+};
+
+/** Where autograd puts the gradient of a parameter; implemented by fsdp. */
+struct tsri_grad_sink {
+    /**
+     * Destination of one more contribution to param's gradient, of layout grad_layout (the tp-local
+     * block in the sink's choice of dtype).
+     * @param dest_out        Borrowed dtensor to write; NULL: drop it (frozen).
+     * @param accumulate_out  Add to what is there.
+     */
+    tsr_status (*destination)(void *context, tsr_param *param, const tsr_layout *grad_layout,
+                              tsr_dtensor **dest_out, bool *accumulate_out);
+};
+
+/** A parameter of comm with a compute value replicated on every axis. One owner. */
+tsr_status tsri_param_create(tsr_comm *comm, const char *name, const tsr_param_spec *spec,
+                             tsr_param **out);
+tsr_param *tsri_param_retain(tsr_param *param);
+void tsri_param_release(tsr_param **param);
+tsr_status tsri_param_rename(tsr_param *param, const char *name);
+/** Change the compute layout (tp plan). TSR_ERR_STATE once materialised. */
+tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement placement);
+
+/** This rank's piece as a block of the global matrix. */
+typedef struct tsri_param_block {
+    int64_t first_row, first_col, rows, cols, global_rows, global_cols;
+} tsri_param_block;
+void tsri_param_get_block(const tsr_param *param, tsri_param_block *out);

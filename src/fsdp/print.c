@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* What a model became, for people: units, placements, pieces, inserted redistributions. */
+#include "fsdp_priv.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+
+enum {
+    TEXT = 160
+};
+
+static const engine *engine_of(tsr_module *model)
+{
+    const tsr_module *root = tsri_module_root(model);
+
+    return root->hooks == &tsri_unit_hooks ? ((const unit *)root->hook_context)->engine : NULL;
+}
+
+static size_t gathered_bytes(const unit *u)
+{
+    return u->has_slot ? (size_t)(u->shard_count * u->ranks[3]) * tsr_dtype_size(u->param_dtype)
+                       : 0;
+}
+
+int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
+{
+    const engine *e = engine_of(model);
+
+    for (int i = 0; e != NULL && i < e->unit_count && i < capacity; i++) {
+        const unit *u = e->units[i];
+        tsr_unit_info *info = &infos[i];
+
+        *info = (tsr_unit_info){.path = u->module->path,
+                                .param_count = u->param_count,
+                                .shard_bytes = (size_t)u->shard_count * sizeof(float),
+                                .gathered_bytes = gathered_bytes(u)};
+        for (int k = 0; k < u->param_count; k++) {
+            info->element_count += tsr_param_count(u->params[k].param);
+        }
+    }
+    return e != NULL ? e->unit_count : 0;
+}
+
+static const char *levels_text(const unit *u, char *text, size_t size)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        if (u->level[axis] != TSR_LEVEL_DEFAULT && used < size) {
+            used += (size_t)snprintf(text + used, size - used, " %s:%d",
+                                     tsr_mesh_axis_name(mesh, axis), (int)u->level[axis] - 1);
+        }
+    }
+    return text;
+}
+
+static void print_param(const unit *u, const unit_param *p, FILE *stream)
+{
+    const tsr_param *param = p->param;
+    char layout[TEXT];
+    char shape[TEXT];
+
+    (void)fprintf(stream, "  %-28s %-16s compute %s; at rest rows %lld..%lld of %lld%s\n",
+                  param->name,
+                  tsri_format_shape(param->spec.shape, param->spec.ndim, shape, sizeof(shape)),
+                  tsr_layout_format(&param->value->layout, layout, sizeof(layout)),
+                  (long long)param->row_begin, (long long)(param->row_begin + param->row_count),
+                  (long long)p->rows, u->own_count < u->shard_count ? ", updated in part" : "");
+}
+
+static void print_unit(const unit *u, FILE *stream)
+{
+    char levels[TEXT];
+    char shard[32];
+    char slot[32];
+    int64_t elements = 0;
+
+    for (int i = 0; i < u->param_count; i++) {
+        elements += tsr_param_count(u->params[i].param);
+    }
+    (void)fprintf(
+        stream, "unit \"%s\": %d parameters, %lld elements, levels%s; at rest %s, gathered %s %s\n",
+        u->module->path, u->param_count, (long long)elements, levels_text(u, levels, TEXT),
+        tsri_format_bytes((double)u->shard_count * (double)sizeof(float), shard, sizeof(shard)),
+        u->has_slot ? tsri_format_bytes((double)gathered_bytes(u), slot, sizeof(slot)) : "in place",
+        tsr_dtype_name(u->param_dtype));
+    for (int i = 0; i < u->param_count; i++) {
+        print_param(u, &u->params[i], stream);
+    }
+}
+
+static void print_inserted(const tsr_tape *tape, FILE *stream)
+{
+    int count = 0;
+    const tsri_inserted *list = tsri_tape_inserted(tape, &count);
+
+    (void)fprintf(stream, "redistributions inserted by placement rules: %d\n", count);
+    for (int i = 0; i < count; i++) {
+        char from[TEXT];
+        char to[TEXT];
+        char bytes[32];
+
+        (void)fprintf(stream, "  %-8s %-24s %-14s %s -> %s (%s)\n",
+                      list[i].backward ? "backward" : "forward", list[i].path, list[i].op,
+                      tsr_layout_format(&list[i].from, from, sizeof(from)),
+                      tsr_layout_format(&list[i].to, to, sizeof(to)),
+                      tsri_format_bytes((double)list[i].bytes, bytes, sizeof(bytes)));
+    }
+}
+
+tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream)
+{
+    const engine *e = engine_of(model);
+    char mesh[TEXT];
+
+    if (e == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "model \"%s\" has no units yet: call tsr_module_materialize first",
+                         model->path);
+    }
+    (void)fprintf(stream, "mesh %s, rank %d\n",
+                  tsr_mesh_format(tsr_comm_mesh(e->comm), mesh, sizeof(mesh)),
+                  tsr_comm_rank(e->comm));
+    for (int i = 0; i < e->unit_count; i++) {
+        print_unit(e->units[i], stream);
+    }
+    if (tape != NULL) {
+        print_inserted(tape, stream);
+    }
+    return TSR_OK;
+}

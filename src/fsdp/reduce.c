@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Reducing a unit's gradients: from the slot into this rank's gradient shard.
+ *
+ * Every micro-batch: reduce-scatter over level 3, then over level 2. On the last one also:
+ * all-reduce what tensor parallel left Partial, reduce-scatter over level 1, all-reduce over level
+ * 0. Without a slot (nothing to reduce-scatter every time) gradients are written into the shard
+ * itself. */
+#include "fsdp_priv.h"
+
+#include "base/base.h"
+
+enum {
+    F32 = (int)sizeof(float)
+};
+
+static size_t grad_slot_offset(const unit *u, const unit_param *p)
+{
+    return u->grad_slot.offset +
+           (size_t)(p->shard_offset * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
+}
+
+tsr_status tsri_unit_open_grads(unit *u, int64_t step)
+{
+    if (u->has_grad_slot) {
+        if (!u->grad_slot_held) {
+            const size_t bytes =
+                (size_t)(u->shard_count * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
+
+            TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), bytes, TSRI_MEM_SLOT_GRAD,
+                                       u->module->path, tsri_unit_stream(u, TSRI_STREAM_COMPUTE),
+                                       &u->grad_slot));
+            u->grad_slot_held = true;
+            for (int i = 0; i < u->param_count; i++) {
+                u->params[i].written = false;
+            }
+        }
+    } else if (u->grad_step != step) {
+        u->grad_step = step;
+        for (int i = 0; i < u->param_count; i++) {
+            u->params[i].written = false;
+        }
+    }
+    return TSR_OK;
+}
+
+/* Axes that carry no data and on which layout is Partial. */
+static unsigned partial_axes(const tsr_comm *comm, const tsr_layout *layout)
+{
+    unsigned mask = 0;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(layout->mesh); axis++) {
+        if (layout->place[axis].kind == TSR_PARTIAL && tsr_mesh_axis_size(layout->mesh, axis) > 1) {
+            mask |= 1u << axis;
+        }
+    }
+    return mask & ~tsri_comm_data_mask(comm);
+}
+
+static tsr_status destination(void *context, tsr_param *param, const tsr_layout *grad_layout,
+                              tsr_dtensor **dest_out, bool *accumulate_out)
+{
+    unit *u = context;
+    unit_param *p = &u->params[param->unit_index];
+    const unsigned partial = partial_axes(u->comm, grad_layout);
+
+    *dest_out = NULL;
+    *accumulate_out = false;
+    if (param->spec.frozen) {
+        return TSR_OK;
+    }
+    if (u->has_grad_slot && !u->grad_slot_held) {
+        return TSR_RAISE(TSR_ERR_STATE, "gradient of %s outside the backward of its unit \"%s\"",
+                         param->name, u->module->path);
+    }
+    if (p->grad_value != NULL && p->partial_mask != partial) {
+        if (p->written) {
+            return TSR_RAISE(TSR_ERR_PLACEMENT,
+                             "gradient of %s arrives Partial on axes %#x and before on axes %#x",
+                             param->name, partial, p->partial_mask);
+        }
+        tsr_dtensor_release(&p->grad_value);
+    }
+    if (p->grad_value == NULL) {
+        TSR_TRY(tsri_dtensor_bare(u->comm, grad_layout,
+                                  u->has_grad_slot ? u->reduce_dtype : TSR_F32, param->name,
+                                  &p->grad_value));
+        p->partial_mask = partial;
+    }
+    if (u->has_grad_slot) {
+        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->grad_slot.buffer, grad_slot_offset(u, p)));
+    } else {
+        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->grad, (size_t)p->shard_offset * F32));
+    }
+    *dest_out = p->grad_value;
+    *accumulate_out = p->written;
+    p->written = true;
+    return TSR_OK;
+}
+
+const tsri_grad_sink tsri_unit_sink = {.destination = destination};
+
+static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
+{
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = u->module->path};
+    tsrk_zero args = {.bytes = bytes};
+
+    if (bytes == 0) {
+        return TSR_OK;
+    }
+    args.out = tsri_arg_out(&call, buffer, offset, bytes);
+    TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_zero_grads(unit *u)
+{
+    TSR_TRY(zero(u, u->grad, 0, (size_t)u->grad_count * F32));
+    return TSR_OK;
+}
+
+/* Slack after a parameter's last row, and parameters to which no gradient came, are zeros. */
+static tsr_status fill_gaps(const unit *u)
+{
+    const size_t size = u->has_grad_slot ? tsr_dtype_size(u->reduce_dtype) : (size_t)F32;
+
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+        const int64_t used = p->written ? p->rows * p->cols : 0;
+        const size_t bytes = (size_t)(p->chunk * u->ranks[3] - used) * size;
+
+        if (u->has_grad_slot) {
+            TSR_TRY(
+                zero(u, u->grad_slot.buffer, grad_slot_offset(u, p) + (size_t)used * size, bytes));
+        } else {
+            TSR_TRY(zero(u, u->grad, (size_t)(p->shard_offset + used) * size, bytes));
+        }
+    }
+    return TSR_OK;
+}
+
+/* grad[n elements from grad_offset] (+)= x, cast to f32. */
+static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int64_t grad_offset,
+                              int64_t n, bool accumulate)
+{
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE), .label = u->module->path};
+    tsrk_scale args = {.n = n,
+                       .factor = 1.0F,
+                       .x_type = u->reduce_dtype,
+                       .y_type = TSR_F32,
+                       .accumulate = accumulate};
+
+    if (n == 0) {
+        return TSR_OK;
+    }
+    args.x = tsri_arg_in(&call, x, x_offset, (size_t)n * tsr_dtype_size(u->reduce_dtype));
+    if (accumulate) {
+        args.y = tsri_arg_inout(&call, u->grad, (size_t)grad_offset * F32, (size_t)n * F32);
+    } else {
+        args.y = tsri_arg_out(&call, u->grad, (size_t)grad_offset * F32, (size_t)n * F32);
+    }
+    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    return TSR_OK;
+}
+
+/* Reduce-scatter the slot over level 3: to (out, out_offset) laid out as the flat shard, or in
+ * place within the slot when out is NULL. */
+static tsr_status scatter_slot(const unit *u, tsr_buffer *out, size_t out_offset)
+{
+    const size_t size = tsr_dtype_size(u->reduce_dtype);
+    tsri_coll coll = {.kind = TSRI_REDUCE_SCATTER,
+                      .dtype = u->reduce_dtype,
+                      .items = u->items,
+                      .label = u->module->path};
+
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+        const size_t in = grad_slot_offset(u, p);
+
+        if (p->param->spec.frozen) {
+            continue;
+        }
+        u->items[coll.item_count++] = (tsri_coll_item){
+            .in = u->grad_slot.buffer,
+            .in_offset = in,
+            .out = out != NULL ? out : u->grad_slot.buffer,
+            .out_offset = out != NULL ? out_offset + (size_t)p->shard_offset * size
+                                      : in + (size_t)(u->index[3] * p->chunk) * size,
+            .count = p->chunk};
+    }
+    TSR_TRY(tsri_collective(u->reduce_group, &coll, tsri_unit_stream(u, TSRI_STREAM_REDUCE)));
+    return TSR_OK;
+}
+
+/* One collective over a flat interval of f32 or reduce dtype, in place. */
+static tsr_status flat_collective(const unit *u, tsr_group *group, tsri_coll_kind kind,
+                                  tsr_dtype dtype, const tsri_coll_item *item,
+                                  tsri_stream_kind stream)
+{
+    const tsri_coll coll = {
+        .kind = kind, .dtype = dtype, .items = item, .item_count = 1, .label = u->module->path};
+
+    TSR_TRY(tsri_collective(group, &coll, tsri_unit_stream(u, stream)));
+    return TSR_OK;
+}
+
+/* Level 2: the flat gradient [E] at (buffer, offset) becomes this rank's interval in grad. */
+static tsr_status scatter_flat(const unit *u, tsr_buffer *buffer, size_t offset, bool accumulate)
+{
+    const size_t size = tsr_dtype_size(u->reduce_dtype);
+    const size_t own = offset + (size_t)u->grad_begin * size;
+    const tsri_coll_item item = {.in = buffer,
+                                 .in_offset = offset,
+                                 .out = buffer,
+                                 .out_offset = own,
+                                 .count = u->grad_count};
+
+    TSR_TRY(flat_collective(u, u->flat_reduce[2], TSRI_REDUCE_SCATTER, u->reduce_dtype, &item,
+                            TSRI_STREAM_REDUCE));
+    TSR_TRY(add_to_grad(u, buffer, own, 0, u->grad_count, accumulate));
+    return TSR_OK;
+}
+
+/* Level 3 in place within the slot, then chunk by chunk into grad. */
+static tsr_status scatter_and_add(const unit *u, bool accumulate)
+{
+    const size_t size = tsr_dtype_size(u->reduce_dtype);
+
+    TSR_TRY(scatter_slot(u, NULL, 0));
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+
+        if (!p->param->spec.frozen) {
+            TSR_TRY(add_to_grad(u, u->grad_slot.buffer,
+                                grad_slot_offset(u, p) + (size_t)(u->index[3] * p->chunk) * size,
+                                p->shard_offset, p->chunk, accumulate));
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status scatter_via_flat(unit *u, bool accumulate)
+{
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
+    tsri_arena *arena = tsri_comm_arena(u->comm);
+    tsri_mem flat = {0};
+
+    TSR_TRY(tsri_arena_acquire(arena, (size_t)u->shard_count * tsr_dtype_size(u->reduce_dtype),
+                               TSRI_MEM_SLOT_GRAD, u->module->path, stream, &flat));
+    TSR_TRY(scatter_slot(u, flat.buffer, flat.offset));
+    TSR_TRY(scatter_flat(u, flat.buffer, flat.offset, accumulate));
+    tsri_arena_release(arena, &flat, tsri_event_record(stream));
+    return TSR_OK;
+}
+
+/* The part of every micro-batch: the slot's gradients go into grad. */
+static tsr_status reduce_slot(unit *u, bool accumulate)
+{
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
+
+    TSR_TRY(tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE))));
+    if (u->flat_reduce[2] != NULL && u->ranks[3] > 1) {
+        TSR_TRY(scatter_via_flat(u, accumulate));
+    } else if (u->flat_reduce[2] != NULL) {
+        TSR_TRY(scatter_flat(u, u->grad_slot.buffer, u->grad_slot.offset, accumulate));
+    } else if (accumulate || u->reduce_dtype != TSR_F32) {
+        TSR_TRY(scatter_and_add(u, accumulate));
+    } else {
+        TSR_TRY(scatter_slot(u, u->grad, 0));
+    }
+    u->reduced = tsri_event_record(stream);
+    tsri_arena_release(tsri_comm_arena(u->comm), &u->grad_slot, u->reduced);
+    u->grad_slot_held = false;
+    return TSR_OK;
+}
+
+/* The gradients that are Partial on exactly the axes of mask, as one all-reduce. */
+static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
+{
+    tsri_coll coll = {
+        .kind = TSRI_ALL_REDUCE, .dtype = TSR_F32, .items = u->items, .label = u->module->path};
+    tsr_group *group = NULL;
+
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+        int64_t begin = 0;
+        int64_t end = 0;
+
+        if (p->partial_mask != mask || p->param->spec.frozen) {
+            continue;
+        }
+        tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
+                       p->shard_offset + p->chunk, &begin, &end);
+        if (begin < end) {
+            const size_t offset = (size_t)(begin - u->grad_begin) * F32;
+
+            u->items[coll.item_count++] =
+                (tsri_coll_item){u->grad, offset, u->grad, offset, end - begin};
+        }
+    }
+    if (coll.item_count > 0) {
+        TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
+        TSR_TRY(tsri_collective(group, &coll, tsri_unit_stream(u, TSRI_STREAM_REPLICATE)));
+    }
+    return TSR_OK;
+}
+
+/* What tensor parallel left Partial counts as level 0. */
+static tsr_status reduce_partial(const unit *u)
+{
+    const unsigned masks = 1u << tsr_mesh_axis_count(tsr_comm_mesh(u->comm));
+
+    for (unsigned mask = 1; mask < masks; mask++) {
+        TSR_TRY(reduce_partial_mask(u, mask));
+    }
+    return TSR_OK;
+}
+
+/* The part of the last micro-batch alone. */
+tsr_status tsri_unit_reduce_last(unit *u, int64_t step)
+{
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
+    const size_t own = (size_t)(u->own_begin - u->grad_begin) * F32;
+    const tsri_coll_item scatter = {
+        .in = u->grad, .out = u->grad, .out_offset = own, .count = u->own_count};
+    const tsri_coll_item reduce = {
+        .in = u->grad, .in_offset = own, .out = u->grad, .out_offset = own, .count = u->own_count};
+
+    TSR_TRY(tsri_stream_wait(stream, u->reduced));
+    TSR_TRY(reduce_partial(u));
+    if (u->flat_reduce[1] != NULL) {
+        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, TSR_F32, &scatter,
+                                TSRI_STREAM_REPLICATE));
+    }
+    if (u->replicate_group != NULL) {
+        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, TSR_F32, &reduce,
+                                TSRI_STREAM_REPLICATE));
+    }
+    u->reduced = tsri_event_record(stream);
+    u->stale = u->own_count < u->shard_count;
+    u->final_step = step;
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_reduce(unit *u, int64_t step, bool last)
+{
+    if (u->param_count == 0) {
+        return TSR_OK;
+    }
+    if (u->has_grad_slot) {
+        TSR_TRY(fill_gaps(u));
+        TSR_TRY(reduce_slot(u, u->grad_step == step));
+        u->grad_step = step;
+    } else {
+        if (last) {
+            TSR_TRY(fill_gaps(u));
+        }
+        u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+    }
+    if (last) {
+        TSR_TRY(tsri_unit_reduce_last(u, step));
+    }
+    return TSR_OK;
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* The module tree: names, ownership, calls.
+ *
+ * Invariant: a module's path is its parent's path and its own name joined by a dot, and every
+ * parameter's full name is its module's path and its short name; both are redone for a whole
+ * subtree when it gets a parent. */
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nn/nn.h"
+
+enum {
+    PATH_BYTES = 256
+};
+
+static tsr_status join(const char *parent, const char *name, char *out)
+{
+    const int n = snprintf(out, PATH_BYTES, "%s%s%s", parent, parent[0] != '\0' ? "." : "", name);
+
+    if (n < 0 || n >= PATH_BYTES) {
+        return TSR_RAISE(TSR_ERR_INVALID, "path \"%s.%s\" is longer than %d", parent, name,
+                         PATH_BYTES - 1);
+    }
+    return TSR_OK;
+}
+
+/* Recursion follows the module tree, whose depth is the program's own nesting of modules. */
+static tsr_status repath(tsr_module *module) // NOLINT(misc-no-recursion)
+{
+    char text[PATH_BYTES];
+    char *path = NULL;
+
+    TSR_TRY(join(module->parent != NULL ? module->parent->path : "", module->name, text));
+    TSR_TRY(tsri_strdup(text, &path));
+    tsri_free(&module->path);
+    module->path = path;
+    for (int i = 0; i < module->param_count; i++) {
+        TSR_TRY(join(module->path, module->param_names[i], text));
+        TSR_TRY(tsri_param_rename(module->params[i], text));
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        TSR_TRY(repath(module->children[i]));
+    }
+    return TSR_OK;
+}
+
+static void forget_all_params(tsr_module *module)
+{
+    for (tsr_module *m = module; m != NULL; m = m->parent) {
+        tsri_free(&m->all_params);
+        m->all_count = 0;
+    }
+}
+
+tsr_status tsr_module_create(tsr_comm *comm, tsr_forward_fn forward, void *self,
+                             void (*destroy)(void *self), tsr_module **out)
+{
+    tsr_module *module = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*module), &module));
+    module->owners = 1;
+    TSR_TRY_GOTO(status, tsri_strdup("", &module->name), free_module);
+    TSR_TRY_GOTO(status, tsri_strdup("", &module->path), free_name);
+    module->comm = tsr_comm_retain(comm);
+    module->forward = forward;
+    module->self = self;
+    module->destroy = destroy;
+    *out = module;
+    return TSR_OK;
+free_name:
+    tsri_free(&module->name);
+free_module:
+    tsri_free(&module);
+    return status;
+}
+
+tsr_module *tsr_module_retain(tsr_module *module)
+{
+    module->owners++;
+    return module;
+}
+
+void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the module tree
+{
+    tsr_module *module = *pointer;
+
+    *pointer = NULL;
+    if (module == NULL || --module->owners > 0) {
+        return;
+    }
+    if (module->hooks != NULL) {
+        module->hooks->release(module->hook_context);
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        module->children[i]->parent = NULL;
+        tsr_module_release(&module->children[i]);
+    }
+    for (int i = 0; i < module->param_count; i++) {
+        tsri_param_release(&module->params[i]);
+        tsri_free(&module->param_names[i]);
+    }
+    if (module->destroy != NULL) {
+        module->destroy(module->self);
+    }
+    tsri_free(&module->params);
+    tsri_free(&module->param_names);
+    tsri_free(&module->children);
+    tsri_free(&module->all_params);
+    tsri_free(&module->name);
+    tsri_free(&module->path);
+    tsr_comm_release(&module->comm);
+    tsri_free(&module);
+}
+
+static bool name_taken(const tsr_module *module, const char *name)
+{
+    for (int i = 0; i < module->param_count; i++) {
+        if (strcmp(module->param_names[i], name) == 0) {
+            return true;
+        }
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        if (strcmp(module->children[i]->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+tsr_status tsr_module_add_param(tsr_module *module, const char *name, const tsr_param_spec *spec,
+                                tsr_param **out)
+{
+    char text[PATH_BYTES];
+    tsr_param *param = NULL;
+    char *copy = NULL;
+    tsr_status status = TSR_OK;
+    int names_capacity = module->param_capacity;
+
+    if (name == NULL || name[0] == '\0' || strchr(name, '.') != NULL || name_taken(module, name)) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "parameter \"%s\" of module \"%s\": wants a new name without a dot",
+                         name != NULL ? name : "", module->path);
+    }
+    if (module->materialized) {
+        return TSR_RAISE(TSR_ERR_STATE, "parameter \"%s\": module \"%s\" is materialised already",
+                         name, module->path);
+    }
+    TSR_TRY(join(module->path, name, text));
+    TSR_TRY(
+        tsri_grow(&module->param_names, &names_capacity, module->param_count + 1, sizeof(char *)));
+    TSR_TRY(tsri_grow(&module->params, &module->param_capacity, module->param_count + 1,
+                      sizeof(tsr_param *)));
+    TSR_TRY(tsri_strdup(name, &copy));
+    TSR_TRY_GOTO(status, tsri_param_create(module->comm, text, spec, &param), free_copy);
+    module->param_names[module->param_count] = copy;
+    module->params[module->param_count++] = param;
+    forget_all_params(module);
+    if (out != NULL) {
+        *out = param;
+    }
+    return TSR_OK;
+free_copy:
+    tsri_free(&copy);
+    return status;
+}
+
+tsr_status tsr_module_add_child(tsr_module *module, const char *name, tsr_module *child)
+{
+    tsr_status status = TSR_OK;
+    char *copy = NULL;
+
+    if (name == NULL || name[0] == '\0' || name_taken(module, name) || child->parent != NULL) {
+        status = TSR_RAISE(TSR_ERR_INVALID,
+                           "child \"%s\" of module \"%s\": wants a new name and a child of nobody",
+                           name != NULL ? name : "", module->path);
+        goto release_child;
+    }
+    TSR_TRY_GOTO(status,
+                 tsri_grow(&module->children, &module->child_capacity, module->child_count + 1,
+                           sizeof(tsr_module *)),
+                 release_child);
+    TSR_TRY_GOTO(status, tsri_strdup(name, &copy), release_child);
+    tsri_free(&child->name);
+    child->name = copy;
+    child->parent = module;
+    module->children[module->child_count++] = child;
+    forget_all_params(module);
+    return repath(child);
+release_child:
+    tsr_module_release(&child);
+    return status;
+}
+
+tsr_module *tsr_module_find(tsr_module *module, const char *path) // NOLINT(misc-no-recursion)
+{
+    if (path[0] == '\0') {
+        return module;
+    }
+    for (int i = 0; i < module->child_count; i++) {
+        tsr_module *child = module->children[i];
+        const size_t n = strlen(child->name);
+
+        if (strncmp(path, child->name, n) == 0 && (path[n] == '.' || path[n] == '\0')) {
+            tsr_module *found = tsr_module_find(child, path + n + (path[n] == '.' ? 1 : 0));
+
+            if (found != NULL) {
+                return found;
+            }
+        }
+    }
+    return NULL;
+}
+
+tsr_dtensor *tsr_module_value(tsr_module *module, const char *name)
+{
+    for (int i = 0; i < module->param_count; i++) {
+        if (strcmp(module->param_names[i], name) == 0) {
+            return module->params[i]->value;
+        }
+    }
+    return NULL;
+}
+
+const char *tsr_module_path(const tsr_module *module)
+{
+    return module->path;
+}
+
+void *tsr_module_self(const tsr_module *module)
+{
+    return module->self;
+}
+
+tsr_comm *tsr_module_comm(const tsr_module *module)
+{
+    return module->comm;
+}
+
+tsr_status tsri_module_walk(tsr_module *module, // NOLINT(misc-no-recursion): the module tree
+                            tsr_status (*visit)(tsr_module *module, void *context), void *context)
+{
+    TSR_TRY(visit(module, context));
+    for (int i = 0; i < module->child_count; i++) {
+        TSR_TRY(tsri_module_walk(module->children[i], visit, context));
+    }
+    return TSR_OK;
+}
+
+tsr_module *tsri_module_root(tsr_module *module)
+{
+    while (module->parent != NULL) {
+        module = module->parent;
+    }
+    return module;
+}
+
+typedef struct param_list {
+    tsr_param **items;
+    int count, capacity;
+} param_list;
+
+static tsr_status collect_params(tsr_module *module, void *context)
+{
+    param_list *list = context;
+
+    TSR_TRY(tsri_grow(&list->items, &list->capacity, list->count + module->param_count,
+                      sizeof(tsr_param *)));
+    for (int i = 0; i < module->param_count; i++) {
+        list->items[list->count++] = module->params[i];
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_module_params(tsr_module *module, tsr_param *const **out, int *count_out)
+{
+    if (module->all_params == NULL) {
+        param_list list = {0};
+        const tsr_status status = tsri_module_walk(module, collect_params, &list);
+
+        if (status != TSR_OK) {
+            tsri_free(&list.items);
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
+        module->all_params = list.items;
+        module->all_count = list.count;
+    }
+    *out = module->all_params;
+    *count_out = module->all_count;
+    return TSR_OK;
+}
+
+static tsr_status backward_enters(void *context, tsr_tape *tape)
+{
+    const tsr_module *module = context;
+
+    TSR_TRY(module->hooks->before_backward(module->hook_context, tape));
+    return TSR_OK;
+}
+
+static tsr_status backward_leaves(void *context, tsr_tape *tape)
+{
+    const tsr_module *module = context;
+
+    TSR_TRY(module->hooks->after_backward(module->hook_context, tape));
+    return TSR_OK;
+}
+
+static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
+                              int in_count, tsr_dtensor **out)
+{
+    const tsri_module_hooks *hooks = module->hooks;
+
+    if (hooks != NULL) {
+        TSR_TRY(hooks->before_forward(module->hook_context, tape));
+        TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
+    }
+    TSR_TRY(module->forward(module->self, tape, in, in_count, out));
+    if (hooks != NULL) {
+        TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
+        TSR_TRY(hooks->after_forward(module->hook_context, tape));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
+                           tsr_dtensor **out)
+{
+    tsr_dtensor *result = NULL;
+    tsr_status status = TSR_OK;
+
+    if (module->forward == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" is a container without a forward",
+                         module->path);
+    }
+    if (in_count < 0 || in_count > TSR_MODULE_MAX_IN) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" called with %d inputs, at most %d",
+                         module->path, in_count, TSR_MODULE_MAX_IN);
+    }
+    TSR_TRY(tsri_tape_enter(tape, module->path));
+    status = call_hooked(module, tape, in, in_count, &result);
+    tsri_tape_leave(tape, result);
+    if (status != TSR_OK) {
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    *out = result;
+    return TSR_OK;
+}

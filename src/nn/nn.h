@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file nn.h
+ * Inside of a module, for tp and fsdp: the tree, and the hooks around forward and backward.
+ */
+#pragma once
+
+#include "tessera/module.h"
+
+#include "autograd/autograd.h"
+
+/** Called around a module's forward, and when backward enters and leaves it. */
+typedef struct tsri_module_hooks {
+    tsr_status (*before_forward)(void *context, tsr_tape *tape);
+    tsr_status (*after_forward)(void *context, tsr_tape *tape);
+    tsr_status (*before_backward)(void *context, tsr_tape *tape);
+    tsr_status (*after_backward)(void *context, tsr_tape *tape);
+    void (*release)(void *context); /* with the module */
+} tsri_module_hooks;
+
+struct tsr_module {
+    int owners;
+    tsr_comm *comm;
+    tsr_module *parent; /* borrowed; NULL for a root */
+    char *name;         /* relative to the parent */
+    char *path;         /* from the root */
+    tsr_forward_fn forward;
+    void *self;
+    void (*destroy)(void *self);
+    tsr_param **params;
+    char **param_names;
+    int param_count, param_capacity;
+    tsr_module **children;
+    int child_count, child_capacity;
+    tsr_param **all_params; /* cache of tsr_module_params */
+    int all_count;
+    const tsri_module_hooks *hooks; /* NULL: none */
+    void *hook_context;
+    bool materialized;
+};
+
+/** Call visit(module, context) for module and all below it, parents first, in order of creation. */
+tsr_status tsri_module_walk(tsr_module *module,
+                            tsr_status (*visit)(tsr_module *module, void *context), void *context);
+/** The root above module. */
+tsr_module *tsri_module_root(tsr_module *module);

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Optimizers on this rank's own elements, and the global gradient norm.
+ *
+ * One buffer holds the state of all parameters: for each, m then v of its owned elements. The norm
+ * counts every element once: where owned elements are replicated over mesh axes (copy_mask), only
+ * the ranks at coordinate 0 of those axes add theirs. All scalars stay on the device. */
+#include "base/base.h"
+
+#include "optim/optim.h"
+
+/* The scalars' buffer. */
+typedef struct scalars {
+    double total, norm;
+    float scale;
+    int32_t skip;
+} scalars;
+
+typedef struct slot {
+    tsr_param *param; /* retained */
+    size_t m_offset, v_offset;
+    double lr_scale, weight_decay;
+} slot;
+
+struct tsr_optimizer {
+    tsr_comm *comm;
+    tsr_optimizer_options options; /* defaults filled in; groups not kept */
+    slot *slots;
+    int count;
+    tsr_buffer *state;   /* NULL where nothing is kept */
+    tsr_buffer *scalars; /* struct scalars */
+    int64_t steps;
+    bool clipped; /* the scalars are those of this step */
+};
+
+static int64_t own_count(const tsr_param *param)
+{
+    return param->spec.frozen ? 0 : param->own_end - param->own_begin;
+}
+
+static int states_per_element(const tsr_optimizer_options *o)
+{
+    if (o->kind == TSR_SGD) {
+        return o->momentum > 0.0 ? 1 : 0;
+    }
+    return 2;
+}
+
+static tsr_status fill_defaults(const tsr_optimizer_options *given, tsr_optimizer_options *out)
+{
+    static const tsr_optimizer_options none = {0};
+
+    *out = given != NULL ? *given : none;
+    out->kind = out->kind == TSR_OPTIMIZER_DEFAULT ? TSR_ADAMW : out->kind;
+    out->beta1 = out->beta1 > 0.0 ? out->beta1 : 0.9;
+    out->beta2 = out->beta2 > 0.0 ? out->beta2 : 0.95;
+    out->eps = out->eps > 0.0 ? out->eps : 1e-8;
+    if (out->beta1 >= 1.0 || out->beta2 >= 1.0 || out->momentum < 0.0 || out->weight_decay < 0.0) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "optimizer with betas %g, %g, momentum %g, weight decay %g: betas want "
+                         "0 < b < 1, the others at least 0",
+                         out->beta1, out->beta2, out->momentum, out->weight_decay);
+    }
+    return TSR_OK;
+}
+
+/* Settings of one parameter: those of the first group that matches, else the optimizer's. */
+static void choose_group(const tsr_optimizer_options *o, slot *s, int *matches)
+{
+    s->lr_scale = 1.0;
+    s->weight_decay = s->param->spec.ndim >= 2 ? o->weight_decay : 0.0;
+    for (int i = 0; i < o->group_count; i++) {
+        const tsr_optimizer_group *g = &o->groups[i];
+
+        if (tsri_pattern_match(g->match, s->param->name)) {
+            s->lr_scale = g->lr_scale > 0.0 ? g->lr_scale : 1.0;
+            s->weight_decay = g->set_weight_decay ? g->weight_decay : s->weight_decay;
+            matches[i]++;
+            return;
+        }
+    }
+}
+
+static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *matches)
+{
+    const size_t states = (size_t)states_per_element(&opt->options);
+    size_t bytes = 0;
+
+    for (int i = 0; i < opt->count; i++) {
+        slot *s = &opt->slots[i];
+        const size_t n = (size_t)own_count(params[i]) * sizeof(float);
+
+        if (params[i]->data == NULL) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "parameter %s has no memory yet: call tsr_module_materialize first",
+                             params[i]->name);
+        }
+        s->param = tsri_param_retain(params[i]);
+        s->m_offset = bytes;
+        s->v_offset = bytes + n;
+        bytes += states * n;
+        choose_group(&opt->options, s, matches);
+    }
+    for (int i = 0; i < opt->options.group_count; i++) {
+        if (matches[i] == 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "optimizer group \"%s\" matches no parameter",
+                             opt->options.groups[i].match);
+        }
+    }
+    if (bytes > 0) {
+        TSR_TRY(tsri_comm_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int count,
+                                const tsr_optimizer_options *options, tsr_optimizer **out)
+{
+    tsr_optimizer *opt = NULL;
+    int *matches = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*opt), &opt));
+    opt->comm = tsr_comm_retain(comm);
+    TSR_TRY_GOTO(status, fill_defaults(options, &opt->options), destroy);
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)count, sizeof(slot), &opt->slots), destroy);
+    opt->count = count;
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)opt->options.group_count, sizeof(int), &matches),
+                 destroy);
+    TSR_TRY_GOTO(status, fill_slots(opt, params, matches), destroy);
+    TSR_TRY_GOTO(
+        status,
+        tsri_comm_buffer(comm, sizeof(scalars), TSRI_MEM_OTHER, "optimizer scalars", &opt->scalars),
+        destroy);
+    tsri_free(&matches);
+    opt->options.groups = NULL;
+    *out = opt;
+    return TSR_OK;
+destroy:
+    tsri_free(&matches);
+    tsr_optimizer_destroy(&opt);
+    return status;
+}
+
+void tsr_optimizer_destroy(tsr_optimizer **pointer)
+{
+    tsr_optimizer *opt = *pointer;
+
+    *pointer = NULL;
+    if (opt == NULL) {
+        return;
+    }
+    for (int i = 0; i < opt->count; i++) {
+        tsri_param_release(&opt->slots[i].param);
+    }
+    tsri_buffer_release(&opt->state);
+    tsri_buffer_release(&opt->scalars);
+    tsri_free(&opt->slots);
+    tsr_comm_release(&opt->comm);
+    tsri_free(&opt);
+}
+
+static bool counts_here(const tsr_optimizer *opt, const tsr_param *param)
+{
+    for (int axis = 0; axis < tsr_mesh_axis_count(tsr_comm_mesh(opt->comm)); axis++) {
+        if ((param->copy_mask >> axis & 1u) != 0 && tsr_comm_coord(opt->comm, axis) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static size_t own_bytes(const tsr_param *param)
+{
+    return (size_t)own_count(param) * sizeof(float);
+}
+
+static size_t own_offset(const tsr_param *param)
+{
+    return (size_t)param->own_begin * sizeof(float);
+}
+
+static tsr_status zero_total(const tsr_optimizer *opt, tsr_stream *stream)
+{
+    tsri_call call = {.stream = stream, .label = "grad norm"};
+    tsrk_zero args = {.bytes = sizeof(double)};
+
+    args.out = tsri_arg_out(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
+    TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
+    return TSR_OK;
+}
+
+static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, tsr_stream *stream)
+{
+    tsri_call call = {.stream = stream, .label = param->name};
+    tsrk_sum_squares args = {.n = own_count(param), .accumulate = true};
+
+    args.x =
+        tsri_arg_in(&call, param->grad, param->grad_offset + own_offset(param), own_bytes(param));
+    args.out = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
+    TSR_TRY(TSRI_LAUNCH(&call, SUM_SQUARES, &args));
+    return TSR_OK;
+}
+
+tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_norm)
+{
+    tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
+    const int axes = tsr_mesh_axis_count(tsr_comm_mesh(opt->comm));
+    tsri_call call = {.stream = stream, .label = "grad norm"};
+    tsrk_clip args = {.max_norm = max_norm};
+
+    if (max_norm < 0.0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", max_norm);
+    }
+    TSR_TRY(zero_total(opt, stream));
+    for (int i = 0; i < opt->count; i++) {
+        const tsr_param *param = opt->slots[i].param;
+
+        if (own_count(param) > 0 && counts_here(opt, param)) {
+            TSR_TRY(add_squares(opt, param, stream));
+        }
+    }
+    TSR_TRY(tsri_comm_all_reduce(opt->comm, (1u << axes) - 1u, opt->scalars,
+                                 offsetof(scalars, total), 1, TSR_F64, TSRI_SUM, "grad norm"));
+    args.total = tsri_arg_in(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
+    args.count = tsri_arg_in(&call, tsri_tape_token_count(tape), 0, sizeof(double));
+    args.norm = tsri_arg_out(&call, opt->scalars, offsetof(scalars, norm), sizeof(double));
+    args.scale = tsri_arg_out(&call, opt->scalars, offsetof(scalars, scale), sizeof(float));
+    args.skip = tsri_arg_out(&call, opt->scalars, offsetof(scalars, skip), sizeof(int32_t));
+    TSR_TRY(TSRI_LAUNCH(&call, CLIP, &args));
+    opt->clipped = true;
+    return TSR_OK;
+}
+
+static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+{
+    const tsr_param *p = s->param;
+    tsrk_adamw args = {.n = own_count(p),
+                       .step = opt->steps,
+                       .lr = lr * s->lr_scale,
+                       .beta1 = opt->options.beta1,
+                       .beta2 = opt->options.beta2,
+                       .eps = opt->options.eps,
+                       .weight_decay = s->weight_decay};
+
+    args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
+    args.g = tsri_arg_in(call, p->grad, p->grad_offset + own_offset(p), own_bytes(p));
+    args.m = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
+    args.v = tsri_arg_inout(call, opt->state, s->v_offset, own_bytes(p));
+    if (opt->clipped) {
+        args.scale = tsri_arg_in(call, opt->scalars, offsetof(scalars, scale), sizeof(float));
+        args.skip = tsri_arg_in(call, opt->scalars, offsetof(scalars, skip), sizeof(int32_t));
+    }
+    TSR_TRY(TSRI_LAUNCH(call, ADAMW, &args));
+    return TSR_OK;
+}
+
+static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+{
+    const tsr_param *p = s->param;
+    tsrk_sgd args = {.n = own_count(p),
+                     .lr = lr * s->lr_scale,
+                     .momentum = opt->options.momentum,
+                     .weight_decay = s->weight_decay,
+                     .nesterov = opt->options.nesterov,
+                     .first = opt->steps == 1};
+
+    args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
+    args.g = tsri_arg_in(call, p->grad, p->grad_offset + own_offset(p), own_bytes(p));
+    if (opt->options.momentum > 0.0) {
+        args.buffer = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
+    }
+    if (opt->clipped) {
+        args.scale = tsri_arg_in(call, opt->scalars, offsetof(scalars, scale), sizeof(float));
+        args.skip = tsri_arg_in(call, opt->scalars, offsetof(scalars, skip), sizeof(int32_t));
+    }
+    TSR_TRY(TSRI_LAUNCH(call, SGD, &args));
+    return TSR_OK;
+}
+
+tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
+{
+    opt->steps++;
+    for (int i = 0; i < opt->count; i++) {
+        const slot *s = &opt->slots[i];
+        tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
+                          .label = s->param->name};
+
+        if (own_count(s->param) == 0) {
+            continue;
+        }
+        if (opt->options.kind == TSR_SGD) {
+            TSR_TRY(step_sgd(opt, s, lr, &call));
+        } else {
+            TSR_TRY(step_adamw(opt, s, lr, &call));
+        }
+    }
+    opt->clipped = false;
+    return TSR_OK;
+}
+
+tsr_status tsr_grad_norm_read(tsr_optimizer *opt, double *norm_out, bool *skipped_out)
+{
+    scalars host = {0};
+
+    TSR_TRY(tsri_read(opt->scalars, 0, &host, sizeof(host),
+                      tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    *norm_out = host.norm;
+    if (skipped_out != NULL) {
+        *skipped_out = host.skip != 0;
+    }
+    return TSR_OK;
+}
+
+void tsri_optimizer_get_state(const tsr_optimizer *opt, int index, tsri_optimizer_state *out)
+{
+    const slot *s = &opt->slots[index];
+    const int states = states_per_element(&opt->options);
+
+    *out = (tsri_optimizer_state){.buffer = states > 0 ? opt->state : NULL,
+                                  .m_offset = s->m_offset,
+                                  .v_offset = s->v_offset,
+                                  .has_v = states == 2,
+                                  .count = own_count(s->param)};
+}
+
+int64_t tsri_optimizer_steps(const tsr_optimizer *opt)
+{
+    return opt->steps;
+}
+
+void tsri_optimizer_set_steps(tsr_optimizer *opt, int64_t steps)
+{
+    opt->steps = steps;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Learning rate over steps: a linear warm-up, then one of four shapes down to min_lr. */
+#include "tessera/optim.h"
+
+#include <math.h>
+
+/* Fraction of the way from peak to end that a schedule has gone, progress in [0, 1]. */
+static double decay(tsr_schedule_kind kind, double progress)
+{
+    static const double pi = 3.14159265358979323846;
+    static const double stable = 0.8; /* of a warmup-stable-decay run */
+
+    switch (kind) {
+    case TSR_SCHEDULE_DEFAULT:
+    case TSR_SCHEDULE_COSINE:
+        return 0.5 * (1.0 - cos(pi * progress));
+    case TSR_SCHEDULE_LINEAR:
+        return progress;
+    case TSR_SCHEDULE_WSD:
+        return progress <= stable ? 0.0 : (progress - stable) / (1.0 - stable);
+    case TSR_SCHEDULE_CONSTANT:
+        return 0.0;
+    }
+    return 0.0;
+}
+
+double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step)
+{
+    const int64_t span = schedule->steps - schedule->warmup;
+    double progress = 0.0;
+
+    if (step < schedule->warmup) {
+        return schedule->lr * (double)(step + 1) / (double)schedule->warmup;
+    }
+    if (span > 0) {
+        progress = (double)(step - schedule->warmup) / (double)span;
+    }
+    progress = progress > 1.0 ? 1.0 : progress;
+    return schedule->lr - (schedule->lr - schedule->min_lr) * decay(schedule->kind, progress);
+}

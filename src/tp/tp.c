@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Tensor-parallel plans: patterns over module paths become placements of weights on one axis.
+ *
+ * Nothing here moves or computes. A rule only sets compute layouts; operations' rules and
+ * redistribute follow from them. */
+#include "tessera/tp.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nn/nn.h"
+
+enum {
+    LEGAL_BYTES = 96
+};
+
+typedef struct application {
+    const char *axis;
+    int ranks;
+    const tsr_tp_rule *rules;
+    int count;
+    int *matches; /* modules that each rule matched */
+} application;
+
+/* "1, 2, 4": the sizes that divide groups (or are multiples of it, where copies are allowed). */
+static const char *legal_sizes(int64_t groups, bool copies, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int64_t n = 1; n <= groups && used + 24 < size; n++) {
+        if (groups % n == 0) {
+            used += (size_t)snprintf(text + used, size - used, "%s%lld", n > 1 ? ", " : "",
+                                     (long long)n);
+        }
+    }
+    if (copies) {
+        (void)snprintf(text + used, size - used, " and multiples of %lld", (long long)groups);
+    }
+    return text;
+}
+
+static tsr_status column_placement(const application *app, const tsr_param *param,
+                                   tsr_placement *out)
+{
+    const tsr_param_spec *spec = tsr_param_get_spec(param);
+    const int64_t group_rows = spec->group_rows > 0 ? spec->group_rows : 1;
+    const int64_t groups = spec->shape[0] / group_rows;
+    char legal[LEGAL_BYTES];
+
+    *out = (tsr_placement){TSR_SHARD, 0};
+    if (group_rows == 1 || groups % app->ranks == 0) {
+        return TSR_OK;
+    }
+    if (spec->replicate_groups && app->ranks % groups == 0) {
+        *out = (tsr_placement){TSR_REPLICATE, 0};
+        return TSR_OK;
+    }
+    return TSR_RAISE(TSR_ERR_PLACEMENT, "%s=%d on %s: it has %lld %s; legal sizes are %s",
+                     app->axis, app->ranks, tsr_param_name(param), (long long)groups,
+                     spec->group_name != NULL ? spec->group_name : "row groups",
+                     legal_sizes(groups, spec->replicate_groups, legal, sizeof(legal)));
+}
+
+static tsr_param *own_param(const tsr_module *module, const char *name)
+{
+    for (int i = 0; i < module->param_count; i++) {
+        if (strcmp(module->param_names[i], name) == 0) {
+            return module->params[i];
+        }
+    }
+    return NULL;
+}
+
+static tsr_status place_module(const application *app, const tsr_module *module, tsr_tp_kind kind)
+{
+    tsr_param *weight = own_param(module, "weight");
+    tsr_param *bias = own_param(module, "bias");
+    tsr_placement place = {TSR_REPLICATE, 0};
+
+    if (weight == NULL || tsr_param_get_spec(weight)->ndim != 2) {
+        return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no weight of two dims",
+                         module->path);
+    }
+    switch (kind) {
+    case TSR_TP_DEFAULT:
+    case TSR_TP_COLUMN:
+    case TSR_TP_VOCAB:
+        TSR_TRY(column_placement(app, weight, &place));
+        TSR_TRY(tsri_param_place(weight, app->axis, place));
+        if (bias != NULL) {
+            TSR_TRY(tsri_param_place(bias, app->axis, place));
+        }
+        return TSR_OK;
+    case TSR_TP_ROW:
+        TSR_TRY(tsri_param_place(weight, app->axis, (tsr_placement){TSR_SHARD, 1}));
+        return TSR_OK;
+    case TSR_TP_REPLICATE:
+        return TSR_OK;
+    }
+    return TSR_RAISE(TSR_ERR_INVALID, "tp kind %d, wants one of tsr_tp_kind", (int)kind);
+}
+
+static tsr_status visit_module(tsr_module *module, void *context)
+{
+    application *app = context;
+    int rule = -1;
+
+    for (int i = 0; i < app->count; i++) {
+        if (!tsri_pattern_match(app->rules[i].pattern, module->path)) {
+            continue;
+        }
+        if (rule >= 0) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "module \"%s\" matches two tp rules, \"%s\" and \"%s\"", module->path,
+                             app->rules[rule].pattern, app->rules[i].pattern);
+        }
+        rule = i;
+        app->matches[i]++;
+    }
+    if (rule >= 0) {
+        TSR_TRY(place_module(app, module, app->rules[rule].style.kind));
+    }
+    return TSR_OK;
+}
+
+typedef struct nearest {
+    const char *pattern, *path;
+    int distance;
+} nearest;
+
+static tsr_status visit_nearest(tsr_module *module, void *context)
+{
+    nearest *n = context;
+    const int distance = tsri_edit_distance(n->pattern, module->path);
+
+    if (module->path[0] != '\0' && (n->path == NULL || distance < n->distance)) {
+        n->path = module->path;
+        n->distance = distance;
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_matches(tsr_module *model, const application *app)
+{
+    for (int i = 0; i < app->count; i++) {
+        if (app->matches[i] == 0) {
+            nearest n = {.pattern = app->rules[i].pattern};
+
+            TSR_TRY(tsri_module_walk(model, visit_nearest, &n));
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "tp rule %d, pattern \"%s\", matches no module; the nearest is \"%s\"",
+                             i, app->rules[i].pattern, n.path != NULL ? n.path : "");
+        }
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *rules, int count)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(model->comm);
+    application app = {.axis = axis, .rules = rules, .count = count};
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_comm_claim_axis(model->comm, axis, "tp"));
+    app.ranks = tsr_mesh_axis_size(mesh, tsr_mesh_axis_find(mesh, axis));
+    TSR_TRY(tsri_alloc((size_t)count, sizeof(int), &app.matches));
+    TSR_TRY_GOTO(status, tsri_module_walk(model, visit_module, &app), free_matches);
+    TSR_TRY_GOTO(status, check_matches(model, &app), free_matches);
+free_matches:
+    tsri_free(&app.matches);
+    return status;
+}

@@ -6,7 +6,8 @@
  *
  * 0.5 (1 + tanh(u)) is the logistic function s of 2u, which needs one exp and one division and
  * loses nothing where tanh is near -1. With e = exp(-2u): s = 1 / (1 + e) and 1 - s = e s.
- * Arguments are clamped where s has long been 0 or 1, so that no inf meets a 0.
+ * Forward an infinite e gives the right 0. Gradients multiply by e, so there arguments are clamped
+ * where s has long been 0 or 1, and no inf meets a 0.
  */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -15,9 +16,8 @@
 #define GELU_CLAMP 12.0F /* 2u is 142 there */
 #define EXP_CLAMP  80.0F
 
-static inline float clamp(float x, float limit)
+static inline float at_most(float x, float limit)
 {
-    x = x < -limit ? -limit : x;
     return x > limit ? limit : x;
 }
 
@@ -25,9 +25,8 @@ TSRK_CLONES static void chunk_gelu(float *y, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float z = clamp(x[i], GELU_CLAMP);
-        float u2 = GELU_SCALE * (z + (GELU_CUBIC * z * z * z));
-        y[i] = x[i] / (1.0F + tsrk_cpu_exp(clamp(-u2, EXP_CLAMP)));
+        float u2 = GELU_SCALE * (x[i] + (GELU_CUBIC * x[i] * x[i] * x[i]));
+        y[i] = x[i] / (1.0F + tsrk_cpu_exp(-u2));
     }
 }
 
@@ -35,9 +34,10 @@ TSRK_CLONES static void chunk_gelu_bwd(float *dx, const float *dy, const float *
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float z = clamp(x[i], GELU_CLAMP);
+        float z = at_most(x[i], GELU_CLAMP);
+        z = z < -GELU_CLAMP ? -GELU_CLAMP : z;
         float square = GELU_CUBIC * z * z;
-        float e = tsrk_cpu_exp(clamp(-GELU_SCALE * (z + (square * z)), EXP_CLAMP));
+        float e = tsrk_cpu_exp(at_most(-GELU_SCALE * (z + (square * z)), EXP_CLAMP));
         float s = 1.0F / (1.0F + e);
         float du2 = GELU_SCALE * (1.0F + (3.0F * square));
         dx[i] = dy[i] * (s + (z * du2 * (e * s) * s));
@@ -48,19 +48,20 @@ TSRK_CLONES static void chunk_silu_mul(float *y, const float *gate, const float 
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float e = tsrk_cpu_exp(clamp(-gate[i], EXP_CLAMP));
-        y[i] = gate[i] / (1.0F + e) * up[i];
+        y[i] = gate[i] / (1.0F + tsrk_cpu_exp(-gate[i])) * up[i];
     }
 }
 
-TSRK_CLONES static void chunk_dgate(float *dgate, const float *dy, const float *gate,
-                                    const float *up, int64_t n)
+TSRK_CLONES static void chunk_silu_mul_bwd(float *dgate, float *dup, const float *dy,
+                                           const float *gate, const float *up, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float e = tsrk_cpu_exp(clamp(-gate[i], EXP_CLAMP));
+        float e = tsrk_cpu_exp(at_most(-gate[i], EXP_CLAMP));
         float s = 1.0F / (1.0F + e);
-        dgate[i] = dy[i] * up[i] * s * (1.0F + (gate[i] * (e * s)));
+        float dys = dy[i] * s;
+        dgate[i] = dys * up[i] * (1.0F + (gate[i] * (e * s)));
+        dup[i] = dys * gate[i];
     }
 }
 
@@ -125,17 +126,17 @@ void tsrk_cpu_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
         float dys[TSRK_CPU_CHUNK];
         float gates[TSRK_CPU_CHUNK];
         float ups[TSRK_CPU_CHUNK];
-        float out[TSRK_CPU_CHUNK];
+        float dgates[TSRK_CPU_CHUNK];
+        float dups[TSRK_CPU_CHUNK];
         int64_t i = k * TSRK_CPU_CHUNK;
         int64_t n = tsrk_cpu_chunk_size(a->n, k);
         const float *dy = tsrk_cpu_view(a->dy, a->type, i, n, dys);
         const float *gate = tsrk_cpu_view(a->gate, a->type, i, n, gates);
         const float *up = tsrk_cpu_view(a->up, a->type, i, n, ups);
-        float *dgate = tsrk_cpu_target(a->dgate, a->type, i, a->accumulate_dgate, out);
-        chunk_dgate(dgate, dy, gate, up, n);
+        float *dgate = tsrk_cpu_target(a->dgate, a->type, i, a->accumulate_dgate, dgates);
+        float *dup = tsrk_cpu_target(a->dup, a->type, i, a->accumulate_dup, dups);
+        chunk_silu_mul_bwd(dgate, dup, dy, gate, up, n);
         tsrk_cpu_finish(a->dgate, a->type, i, a->accumulate_dgate, dgate, n);
-        float *dup = tsrk_cpu_target(a->dup, a->type, i, a->accumulate_dup, out);
-        chunk_silu_mul(dup, gate, dy, n); /* dup = silu(gate) * dy */
         tsrk_cpu_finish(a->dup, a->type, i, a->accumulate_dup, dup, n);
     }
 }

@@ -34,6 +34,8 @@ tsr_status tsri_race_create(int drop_wait, tsri_race **out);
 void tsri_race_destroy(tsri_race **race);
 tsr_status tsri_race_op(tsri_race *race, tsr_stream *stream, const tsri_entry *entry,
                         const tsri_access *access, int access_count);
+/** The operation just begun was refused. */
+void tsri_race_op_undo(tsri_race *race, const tsr_stream *stream);
 tsr_status tsri_race_wait(tsri_race *race, tsr_stream *stream, tsr_event event);
 void tsri_race_host_join(tsri_race *race, tsri_stream_kind kind);
 void tsri_race_stream_open(tsri_race *race, tsri_stream_kind kind);

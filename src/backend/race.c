@@ -377,17 +377,27 @@ tsr_status tsri_race_op(tsri_race *race, tsr_stream *stream, const tsri_entry *e
     if (past->changed || past->count == 0) {
         TSR_TRY(remember_point(race, t, who.epoch));
     }
+    tsr_status status = TSR_OK;
     for (int i = 0; i < access_count; i++) {
         if (access[i].bytes > 0) {
-            TSR_TRY(check_access(race, t, &who, &access[i]));
+            TSR_TRY_GOTO(status, check_access(race, t, &who, &access[i]), undo);
         }
     }
     for (int i = 0; i < access_count; i++) {
         if (access[i].bytes > 0) {
-            TSR_TRY(put_access(race, t, &who, &access[i]));
+            TSR_TRY_GOTO(status, put_access(race, t, &who, &access[i]), undo);
         }
     }
     return TSR_OK;
+undo:
+    tsri_race_op_undo(race, stream);
+    return status;
+}
+
+/* Otherwise a sync would order the host after an operation that is yet to come. */
+void tsri_race_op_undo(tsri_race *race, const tsr_stream *stream)
+{
+    race->clock[stream->kind].at[stream->kind] = race->base[stream->kind] + stream->enqueued - 1;
 }
 
 tsr_status tsri_race_wait(tsri_race *race, tsr_stream *stream, tsr_event event)

@@ -94,7 +94,13 @@ undo:
 void tsri_recorder_op_undo(tsr_stream *stream)
 {
     tsri_recorder *recorder = stream->device->recorder;
-    if (recorder == NULL || !recorder->options.ledger) {
+    if (recorder == NULL) {
+        return;
+    }
+    if (recorder->race != NULL) {
+        tsri_race_op_undo(recorder->race, stream);
+    }
+    if (!recorder->options.ledger) {
         return;
     }
     (void)pthread_mutex_lock(&recorder->lock);

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Putting a job together, and its step. */
+#include "train/job.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+static tsr_status apply_tp(tsri_job *job)
+{
+    static const tsr_tp_rule llama_plan[] = {
+        {"embed", {.kind = TSR_TP_VOCAB}},
+        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
+        {"layers.*.mlp.{gate,up}", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
+        {"head", {.kind = TSR_TP_COLUMN}},
+    };
+    static const tsr_tp_rule gpt2_plan[] = {
+        {"embed", {.kind = TSR_TP_VOCAB}},
+        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
+        {"layers.*.mlp.up", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
+        {"head", {.kind = TSR_TP_COLUMN}},
+    };
+    const tsri_model_spec *spec = &job->options.model;
+    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
+    const bool tied = gpt2 ? !spec->gpt2.untied : spec->llama.tied;
+    const char *axis = job->options.tp_axis;
+
+    if (axis == NULL) {
+        if (tsr_mesh_axis_find(job->mesh, "tp") < 0) {
+            return TSR_OK;
+        }
+        axis = "tp";
+    }
+    TSR_TRY(tsr_tp_apply(job->model, axis, gpt2 ? gpt2_plan : llama_plan, tied ? 5 : 6));
+    return TSR_OK;
+}
+
+static tsr_status apply_fsdp(tsri_job *job)
+{
+    tsri_job_options *o = &job->options;
+
+    TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
+    for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
+        TSR_TRY(tsr_fully_shard(tsri_model_layer(&o->model, job->model, i), &o->fsdp));
+    }
+    TSR_TRY(tsr_fully_shard(job->model, &o->fsdp));
+    return TSR_OK;
+}
+
+static tsr_status open_batch(tsri_job *job)
+{
+    const tsri_job_options *o = &job->options;
+    const int64_t shape[2] = {o->batch, o->seq};
+    int64_t local[TSR_MAX_DIMS];
+    int64_t offset[TSR_MAX_DIMS];
+    tsr_layout layout;
+
+    TSR_TRY(tsr_layout_data(job->comm, shape, 2, &layout));
+    TSR_TRY(tsr_layout_local(&layout, tsr_comm_rank(job->comm), local, offset));
+    job->row_begin = offset[0];
+    job->row_count = local[0];
+    TSR_TRY(tsri_alloc((size_t)o->micro_batches, sizeof(tsr_dtensor *), &job->ids));
+    TSR_TRY(tsri_alloc((size_t)o->micro_batches, sizeof(tsr_dtensor *), &job->labels));
+    for (int i = 0; i < o->micro_batches; i++) {
+        TSR_TRY(tsr_dtensor_create(job->comm, &layout, TSR_I32, "ids", &job->ids[i]));
+        TSR_TRY(tsr_dtensor_create(job->comm, &layout, TSR_I32, "labels", &job->labels[i]));
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_options(const tsri_job_options *o)
+{
+    const int64_t max_seq = tsri_model_max_seq(&o->model);
+
+    if (o->batch < 1 || o->seq < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "batch of %lld sequences of %lld tokens, wants at least 1",
+                         (long long)o->batch, (long long)o->seq);
+    }
+    if (max_seq > 0 && o->seq > max_seq) {
+        return TSR_RAISE(TSR_ERR_INVALID, "sequences of %lld tokens, the model has %lld positions",
+                         (long long)o->seq, (long long)max_seq);
+    }
+    return TSR_OK;
+}
+
+static tsr_status build(tsri_job *job)
+{
+    const tsri_job_options *o = &job->options;
+
+    TSR_TRY(check_options(o));
+    TSR_TRY(tsr_mesh_create(tsr_world_size(job->world), o->axes, o->axis_count, NULL, &job->mesh));
+    TSR_TRY(tsr_comm_open(job->world, job->mesh, &o->comm, &job->comm));
+    TSR_TRY(tsri_model_create(job->comm, &o->model, &job->model));
+    TSR_TRY(apply_tp(job));
+    TSR_TRY(apply_fsdp(job));
+    TSR_TRY(tsr_module_materialize(job->model, o->seed));
+    TSR_TRY(tsr_module_params(job->model, &job->params, &job->param_count));
+    if (!o->forward_only) {
+        TSR_TRY(tsr_optimizer_create(job->comm, job->params, job->param_count, &o->optim,
+                                     &job->optimizer));
+    }
+    TSR_TRY(tsr_tape_create(job->comm, &job->tape));
+    tsri_tape_set_seed(job->tape, o->seed);
+    TSR_TRY(open_batch(job));
+    return TSR_OK;
+}
+
+tsr_status tsri_job_open(tsr_world *world, const tsri_job_options *options, tsri_job **out)
+{
+    tsri_job *job = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*job), &job));
+    job->world = world;
+    job->options = *options;
+    if (job->options.micro_batches == 0) {
+        job->options.micro_batches = 1;
+    }
+    TSR_TRY_GOTO(status, build(job), close);
+    *out = job;
+    return TSR_OK;
+close:
+    tsri_job_close(&job);
+    return status;
+}
+
+void tsri_job_close(tsri_job **pointer)
+{
+    tsri_job *job = *pointer;
+
+    *pointer = NULL;
+    if (job == NULL) {
+        return;
+    }
+    for (int i = 0; job->ids != NULL && i < job->options.micro_batches; i++) {
+        tsr_dtensor_release(&job->ids[i]);
+    }
+    for (int i = 0; job->labels != NULL && i < job->options.micro_batches; i++) {
+        tsr_dtensor_release(&job->labels[i]);
+    }
+    tsri_free(&job->ids);
+    tsri_free(&job->labels);
+    tsr_tape_destroy(&job->tape);
+    tsr_optimizer_destroy(&job->optimizer);
+    tsr_module_release(&job->model);
+    tsr_comm_release(&job->comm);
+    tsr_mesh_release(&job->mesh);
+    tsri_free(&job);
+}
+
+tsr_status tsri_job_write_batch(tsri_job *job, int micro, const int32_t *ids, const int32_t *labels)
+{
+    TSR_TRY(tsr_dtensor_write(job->ids[micro], ids));
+    TSR_TRY(tsr_dtensor_write(job->labels[micro], labels));
+    return TSR_OK;
+}
+
+static tsr_status run_micro_batch(tsri_job *job, int micro, const tsri_step_hooks *hooks)
+{
+    tsr_dtensor *logits = NULL;
+    tsr_dtensor *loss = NULL;
+
+    TSR_TRY(tsr_tape_begin(job->tape, micro));
+    TSR_TRY(tsr_module_call(job->model, job->tape, &job->ids[micro], 1, &logits));
+    if (hooks != NULL && hooks->logits != NULL) {
+        TSR_TRY(hooks->logits(hooks->context, job, micro, logits));
+    }
+    TSR_TRY(tsr_op_cross_entropy(job->tape, logits, job->labels[micro], &loss));
+    TSR_TRY(tsr_backward(job->tape, loss));
+    return TSR_OK;
+}
+
+tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_norm,
+                         const tsri_step_hooks *hooks, tsri_step_result *out)
+{
+    *out = (tsri_step_result){0};
+    TSR_TRY(tsr_step_begin(job->tape, step, job->labels, job->options.micro_batches));
+    for (int i = 0; i < job->options.micro_batches; i++) {
+        TSR_TRY(run_micro_batch(job, i, hooks));
+    }
+    if (hooks != NULL && hooks->gradients != NULL) {
+        TSR_TRY(hooks->gradients(hooks->context, job));
+    }
+    if (job->optimizer != NULL) {
+        TSR_TRY(tsr_clip_grad_norm(job->optimizer, job->tape, clip_norm));
+        TSR_TRY(tsr_optimizer_step(job->optimizer, lr));
+        TSR_TRY(tsr_grad_norm_read(job->optimizer, &out->grad_norm, &out->skipped));
+    }
+    TSR_TRY(tsr_step_loss(job->tape, &out->loss));
+    TSR_TRY(tsr_step_tokens(job->tape, &out->tokens));
+    TSR_TRY(tsr_step_end(job->tape));
+    return TSR_OK;
+}
+
+tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
+                            tsr_world **world_out, tsri_job **out)
+{
+    const tsr_world_options sim = {.backend = "sim", .sim_rank = rank, .sim_size = size};
+    tsri_job_options o = *options;
+    tsri_step_result result;
+    tsr_world *world = NULL;
+    tsri_job *job = NULL;
+    tsr_status status = TSR_OK;
+
+    o.comm.record = true;
+    TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
+    TSR_TRY_GOTO(status, tsri_job_open(world, &o, &job), close_world);
+    TSR_TRY_GOTO(status, tsri_job_step(job, 0, 0.0, 1.0, NULL, &result), close_job);
+    *world_out = world;
+    *out = job;
+    return TSR_OK;
+close_job:
+    tsri_job_close(&job);
+close_world:
+    tsr_world_close(&world);
+    return status;
+}
+
+void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out)
+{
+    const tsr_device *device = tsri_comm_device(job->comm);
+    tsri_arena_stats stats;
+
+    tsri_arena_get_stats(tsri_comm_arena(job->comm), &stats);
+    memset(out, 0, sizeof(*out));
+    for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
+        out->kind_bytes[kind] = stats.kind_at_peak[kind];
+    }
+    out->arena_bytes = stats.planned_bytes;
+    out->peak_label = stats.peak_label;
+    out->total_bytes = device->bytes_now;
+    out->fixed_bytes = device->bytes_now - stats.planned_bytes;
+    for (int kind = 0; kind <= TSRI_MEM_OPTIM; kind++) {
+        out->kind_bytes[kind] += device->bytes_kind[kind];
+    }
+    out->kind_bytes[TSRI_MEM_OTHER] += device->bytes_kind[TSRI_MEM_OTHER];
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file job.h
+ * A training job put together: mesh, comm, model, placements, units, optimizer, tape; and its step.
+ *
+ * train, verify, bench and the dry run are the same job with other data. On a sim world the same
+ * calls make the dry run: sizes, order and memory without bytes.
+ */
+#pragma once
+
+#include "tessera/fsdp.h"
+#include "tessera/world.h"
+
+#include "nn/model.h"
+#include "optim/optim.h"
+
+typedef struct tsri_job_options {
+    tsri_model_spec model;
+    tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
+    int axis_count;
+    const char *tp_axis;   /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
+    const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
+    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
+    bool one_unit;         /* the whole model is one unit; default: one per block */
+    uint64_t seed;
+    tsr_optimizer_options optim;
+    bool forward_only; /* no optimizer */
+    int64_t batch;     /* sequences per micro-batch over the whole job */
+    int64_t seq;
+    int micro_batches; /* 0: 1 */
+    tsr_comm_options comm;
+} tsri_job_options;
+
+typedef struct tsri_job {
+    tsr_world *world; /* borrowed */
+    tsri_job_options options;
+    tsr_mesh *mesh;
+    tsr_comm *comm;
+    tsr_module *model;
+    tsr_param *const *params; /* borrowed */
+    int param_count;
+    tsr_optimizer *optimizer;
+    tsr_tape *tape;
+    tsr_dtensor **ids, **labels;  /* one per micro-batch, I32 [batch, seq] */
+    int64_t row_begin, row_count; /* this rank's rows of each micro-batch */
+} tsri_job;
+
+typedef struct tsri_step_result {
+    double loss, grad_norm, tokens;
+    bool skipped;
+} tsri_step_result;
+
+/** Looks into a step; any may be NULL. Failures end the step. */
+typedef struct tsri_step_hooks {
+    tsr_status (*logits)(void *context, tsri_job *job, int micro_batch, tsr_dtensor *logits);
+    tsr_status (*gradients)(void *context, tsri_job *job); /* before clipping */
+    void *context;
+} tsri_step_hooks;
+
+/** Collective over the world. Everything up to materialised parameters and an optimizer. */
+tsr_status tsri_job_open(tsr_world *world, const tsri_job_options *options, tsri_job **out);
+void tsri_job_close(tsri_job **job);
+/** This rank's rows [row_count, seq] of micro-batch micro. */
+tsr_status tsri_job_write_batch(tsri_job *job, int micro, const int32_t *ids,
+                                const int32_t *labels);
+/** Collective. One optimizer step (or forward pass alone); blocks for the result. */
+tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_norm,
+                         const tsri_step_hooks *hooks, tsri_step_result *out);
+
+/** Memory and traffic of one step, as the dry run found them. */
+typedef struct tsri_plan_summary {
+    size_t kind_bytes[TSRI_MEM_COUNT]; /* at the step's peak */
+    size_t fixed_bytes;                /* parameters, gradients, optimizer, tables */
+    size_t arena_bytes;                /* the step arena */
+    size_t total_bytes;
+    const char *peak_label;
+} tsri_plan_summary;
+void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
+/** Dry run of one step on a sim world as rank of size; *out is the sim job, for its arena plan,
+ *  ledger and summary. *world_out must outlive it. */
+tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
+                            tsr_world **world_out, tsri_job **out);
+/** Write plan.txt: memory by kind, units, collectives by axis. */
+tsr_status tsri_job_write_plan(const tsri_job *dry, FILE *stream);

@@ -62,6 +62,28 @@ TSRK_CLONES static void chunk_rmsnorm(float *y, const float *x, const float *gai
     }
 }
 
+/* bf16 without a detour through a buffer: the conversions are cheaper than another pass over L1. */
+TSRK_CLONES static float chunk_squares_bf16(const uint16_t *x, int64_t n)
+{
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        float v = tsrk_cpu_from_bf16(x[i]);
+        sum += v * v;
+    }
+    return sum;
+}
+
+TSRK_CLONES static void chunk_rmsnorm_bf16(uint16_t *y, const uint16_t *x, const uint16_t *gain,
+                                           float rstd, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float xhat = tsrk_cpu_from_bf16(x[i]) * rstd;
+        y[i] = tsrk_cpu_to_bf16(xhat * tsrk_cpu_from_bf16(gain[i]));
+    }
+}
+
 /* Sum over the row x[0 .. cols) of x, or of (x - mean)^2. */
 static double row_reduce(const void *x, tsr_dtype type, int64_t base, int64_t cols,
                          const float *mean)
@@ -117,28 +139,34 @@ void tsrk_cpu_layernorm(const tsrk_layernorm *args)
 
 static void rmsnorm_row(const tsrk_rmsnorm *a, int64_t r)
 {
-    float xs[TSRK_CPU_CHUNK];
-    float gains[TSRK_CPU_CHUNK];
-    int64_t base = r * a->cols;
+    const float *x = (const float *)a->x + (r * a->cols);
     float zero = 0.0F;
-    float rstd = row_rstd(row_reduce(a->x, a->type, base, a->cols, &zero), a->cols, a->eps);
+    double squares = row_reduce(x, TSR_F32, 0, a->cols, &zero);
+    a->rstd[r] = row_rstd(squares, a->cols, a->eps);
+    chunk_rmsnorm((float *)a->y + (r * a->cols), x, a->gain, a->rstd[r], a->cols);
+}
+
+static void rmsnorm_row_bf16(const tsrk_rmsnorm *a, int64_t r)
+{
+    const uint16_t *x = (const uint16_t *)a->x + (r * a->cols);
+    double squares = 0.0;
     for (int64_t k = 0; k < tsrk_cpu_chunk_count(a->cols); k++) {
-        int64_t c = k * TSRK_CPU_CHUNK;
         int64_t n = tsrk_cpu_chunk_size(a->cols, k);
-        const float *x = tsrk_cpu_view(a->x, a->type, base + c, n, xs);
-        const float *gain = tsrk_cpu_view(a->gain, a->type, c, n, gains);
-        float *y = tsrk_cpu_target(a->y, a->type, base + c, false, xs);
-        chunk_rmsnorm(y, x, gain, rstd, n);
-        tsrk_cpu_finish(a->y, a->type, base + c, false, y, n);
+        squares += (double)chunk_squares_bf16(x + (k * TSRK_CPU_CHUNK), n);
     }
-    a->rstd[r] = rstd;
+    a->rstd[r] = row_rstd(squares, a->cols, a->eps);
+    chunk_rmsnorm_bf16((uint16_t *)a->y + (r * a->cols), x, a->gain, a->rstd[r], a->cols);
 }
 
 void tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args)
 {
 #pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(args->rows * args->cols))
     for (int64_t r = 0; r < args->rows; r++) {
-        rmsnorm_row(args, r);
+        if (args->type == TSR_BF16) {
+            rmsnorm_row_bf16(args, r);
+        } else {
+            rmsnorm_row(args, r);
+        }
     }
 }
 

@@ -77,3 +77,13 @@ int tsri_world_first_failed(const tsr_world *world);
  * Returns false if they did not come: then nothing but tsr_world_abort may follow.
  */
 bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, tsr_status *out);
+
+/**
+ * For programs, where work on the world ends and before anything of it is released: bring every
+ * rank here, or end the job. Collective over the world.
+ *
+ * Returns TSR_OK on all ranks if every rank passed TSR_OK; a world of one rank returns @p mine.
+ * Otherwise does not return: the failure's trail is printed by one rank (the first that failed, or
+ * this one if the others are held up in collectives) and the job ends with status 1 in seconds.
+ */
+tsr_status tsri_world_settle(tsr_world *world, tsr_status mine);

@@ -215,7 +215,7 @@ static void test_record(void)
     CHECK_OK(tsri_stream_sync(tsri_comm_stream(b.comm, TSRI_STREAM_COMPUTE)));
     if (tsr_test_size() > 1) {
         CHECK_NEAR(tsri_recorder_sent_bytes(tsri_comm_device(b.comm), used),
-                   2 * (pieces - 1) * whole / pieces, 1.0); /* rounding of the quotient */
+                   2.0 * (double)((pieces - 1) * whole) / (double)pieces, 1.0); /* whole bytes */
     }
     tsri_buffer_release(&buffer);
     close_bench(&b);

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file safetensors.h
+ * Reading safetensors: one file, or a folder with one file or an index of several.
+ *
+ * Format (huggingface/safetensors, README): u64 little-endian N; N bytes of JSON, an object of
+ * name -> {dtype, shape, data_offsets [begin, end) from the byte after the header}, and an optional
+ * "__metadata__" of strings; then the data to the end of the file, without holes or overlaps,
+ * row-major, little-endian. N is at most 100,000,000. An index, model.safetensors.index.json, holds
+ * weight_map: name -> file.
+ *
+ * Headers are checked when opened; data is read by exact ranges, never a whole file.
+ *
+ * Threads: one thread at a time per tsri_safetensors.
+ */
+#pragma once
+
+#include "tessera/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    TSRI_SAFETENSORS_MAX_DIMS = 8
+};
+
+typedef struct tsri_safetensors tsri_safetensors;
+
+typedef struct tsri_safetensors_tensor {
+    char *name;
+    tsr_dtype dtype;
+    int ndim;
+    int64_t shape[TSRI_SAFETENSORS_MAX_DIMS];
+    int64_t count;
+    int64_t begin; /* of the data, bytes from the start of its file */
+    int file;
+} tsri_safetensors_tensor;
+
+/**
+ * Open path: a .safetensors file, or a folder holding model.safetensors or
+ * model.safetensors.index.json.
+ *
+ * TSR_ERR_IO: missing or unreadable. TSR_ERR_FORMAT: truncated, inconsistent, or a type that
+ * Tessera does not read; the message names file, tensor and values.
+ */
+tsr_status tsri_safetensors_open(const char *path, tsri_safetensors **out);
+void tsri_safetensors_close(tsri_safetensors **file);
+
+int tsri_safetensors_count(const tsri_safetensors *file);
+const tsri_safetensors_tensor *tsri_safetensors_at(const tsri_safetensors *file, int index);
+/** The tensor called name, or NULL. */
+const tsri_safetensors_tensor *tsri_safetensors_find(const tsri_safetensors *file,
+                                                     const char *name);
+
+/** Elements [first, first + count) of the flattened tensor, widened to f32 (f32, bf16, f16, f64).
+ */
+tsr_status tsri_safetensors_read_f32(tsri_safetensors *file, const tsri_safetensors_tensor *tensor,
+                                     int64_t first, int64_t count, float *out);
+/** The same of an I32 or I64 tensor; TSR_ERR_FORMAT where a value does not fit. */
+tsr_status tsri_safetensors_read_i32(tsri_safetensors *file, const tsri_safetensors_tensor *tensor,
+                                     int64_t first, int64_t count, int32_t *out);

@@ -94,6 +94,55 @@ static int64_t hide_tail(float *scores, int64_t visible)
     return padded;
 }
 
+/* c [m, n], and k, which is summed over. */
+typedef struct extent {
+    int64_t m, n, k;
+} extent;
+
+static tsrk_cpu_gemm bind_gemm(head c, const_head a, const_head b, extent e)
+{
+    return (tsrk_cpu_gemm){.a = a.row,
+                           .b = b.row,
+                           .c = c.row,
+                           .m = e.m,
+                           .n = e.n,
+                           .k = e.k,
+                           .lda = a.stride,
+                           .ldb = b.stride,
+                           .ldc = c.stride,
+                           .alpha = 1.0F};
+}
+
+/* c = factor * a [m, k] * b [n, k]^T. */
+static void multiply_rows(head c, const_head a, const_head b, extent e, float factor)
+{
+    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
+    gemm.alpha = factor;
+    gemm.trans_b = true;
+    tsrk_cpu_gemm_f32(&gemm);
+}
+
+/* c = a [m, k] * b [k, n]. */
+static void multiply(head c, const_head a, const_head b, extent e)
+{
+    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
+    tsrk_cpu_gemm_f32(&gemm);
+}
+
+/* c += a [k, m]^T * b [k, n]. */
+static void add_columns(head c, const_head a, const_head b, extent e)
+{
+    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
+    gemm.beta = 1.0F;
+    gemm.trans_a = true;
+    tsrk_cpu_gemm_f32(&gemm);
+}
+
+static const_head rows_from(const_head h, int64_t row)
+{
+    return (const_head){h.row + (row * h.stride), h.stride};
+}
+
 /* ---- forward ---- */
 
 TSRK_CLONES static float max_of(const float *x, int64_t n)
@@ -179,16 +228,15 @@ static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float
         float inverse[QUERIES];
         head out = build_head(args->out, args->type, iq + (i * q_stride), q_stride, dim,
                               buffer + (3 * whole));
-        tsrk_cpu_gemm_f32(false, true, rows, width, dim, args->scale, q.row + (i * q.stride),
-                          q.stride, k.row, k.stride, 0.0F, scores, ld);
+        multiply_rows((head){scores, ld}, rows_from(q, i), k, (extent){rows, width, dim},
+                      args->scale);
         for (int64_t r = 0; r < rows; r++) {
             float max;
             double sum = softmax_row(scores + (r * ld), i + r + 1, width, &max);
             lse[i + r] = (float)((double)max + log(sum));
             inverse[r] = (float)(1.0 / sum);
         }
-        tsrk_cpu_gemm_f32(false, false, rows, dim, width, 1.0F, scores, ld, v.row, v.stride, 0.0F,
-                          out.row, out.stride);
+        multiply(out, (const_head){scores, ld}, v, (extent){rows, dim, width});
         for (int64_t r = 0; r < rows; r++) {
             scale_row(out.row + (r * out.stride), dim, inverse[r]);
         }
@@ -254,7 +302,7 @@ typedef struct backward {
 static int64_t backward_floats(const tsrk_attention_bwd *args)
 {
     int64_t whole = round_up(args->seq * args->dim);
-    int64_t floats = 2 * QUERIES * score_stride(args->seq);
+    int64_t floats = (int64_t)2 * QUERIES * score_stride(args->seq);
     return floats + (args->type == TSR_BF16 ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
 }
 
@@ -269,10 +317,9 @@ static void backward_scores(const backward *w, const_head q, const_head out, con
 {
     const tsrk_attention_bwd *args = w->args;
     int64_t width = i + rows;
-    tsrk_cpu_gemm_f32(false, true, rows, width, args->dim, args->scale, q.row + (i * q.stride),
-                      q.stride, w->k.row, w->k.stride, 0.0F, w->p, w->ld);
-    tsrk_cpu_gemm_f32(false, true, rows, width, args->dim, 1.0F, dout.row + (i * dout.stride),
-                      dout.stride, w->v.row, w->v.stride, 0.0F, w->ds, w->ld);
+    extent e = {rows, width, args->dim};
+    multiply_rows((head){w->p, w->ld}, rows_from(q, i), w->k, e, args->scale);
+    multiply_rows((head){w->ds, w->ld}, rows_from(dout, i), w->v, e, 1.0F);
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = i + r;
         float *p = w->p + (r * w->ld);
@@ -304,12 +351,11 @@ static void backward_query_head(const backward *w, int64_t b, int64_t h)
         head dq = build_head(args->dq, args->type, iq + (i * stride), stride, dim,
                              buffer + (3 * w->whole));
         backward_scores(w, q, out, dout, lse, i, rows);
-        tsrk_cpu_gemm_f32(false, false, rows, dim, width, 1.0F, w->ds, w->ld, w->k.row, w->k.stride,
-                          0.0F, dq.row, dq.stride);
-        tsrk_cpu_gemm_f32(true, false, width, dim, rows, 1.0F, w->p, w->ld,
-                          dout.row + (i * dout.stride), dout.stride, 1.0F, w->dv.row, w->dv.stride);
-        tsrk_cpu_gemm_f32(true, false, width, dim, rows, 1.0F, w->ds, w->ld, q.row + (i * q.stride),
-                          q.stride, 1.0F, w->dk.row, w->dk.stride);
+        const_head p = {w->p, w->ld};
+        const_head ds = {w->ds, w->ld};
+        multiply(dq, ds, w->k, (extent){rows, dim, width});
+        add_columns(w->dv, p, rows_from(dout, i), (extent){width, dim, rows});
+        add_columns(w->dk, ds, rows_from(q, i), (extent){width, dim, rows});
         write_rows(args->dq, args->type, iq + (i * stride), rows, stride, dim, dq);
     }
 }
@@ -321,7 +367,8 @@ static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t 
     int64_t stride = args->kv_heads * dim;
     int64_t ik = head_offset(b, g, seq, args->kv_heads, dim);
     int64_t group = args->heads / args->kv_heads;
-    backward w = {.args = args, .p = workspace, .ld = score_stride(seq)};
+    backward w = {.args = args, .ld = score_stride(seq)};
+    w.p = workspace;
     w.whole = round_up(seq * dim);
     w.ds = w.p + (QUERIES * w.ld);
     w.heads = w.ds + (QUERIES * w.ld);

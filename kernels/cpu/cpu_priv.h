@@ -126,11 +126,17 @@ static inline const float *tsrk_cpu_view(const void *array, tsr_dtype type, int6
 
 /* ---- gemm.c ---- */
 
-/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c in f32, on the calling
- * thread alone. beta 0 does not read c. */
-void tsrk_cpu_gemm_f32(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
-                       float *c, int64_t ldc);
+/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c in f32. */
+typedef struct tsrk_cpu_gemm {
+    const float *a, *b;
+    float *c;
+    int64_t m, n, k, lda, ldb, ldc;
+    float alpha, beta; /* beta 0 does not read c */
+    bool trans_a, trans_b;
+} tsrk_cpu_gemm;
+
+/** On the calling thread alone. */
+void tsrk_cpu_gemm_f32(const tsrk_cpu_gemm *gemm);
 
 /** One thread's oneDNN objects for the bf16 tiles of one matmul; zero-initialise. A tile of the
  * same shape as the one before reuses them. */
@@ -141,10 +147,17 @@ typedef struct tsrk_cpu_bf16_gemm {
     bool refused;
 } tsrk_cpu_bf16_gemm;
 
-/** c [m, n] (f32 or bf16) = op(a) * op(b), k and the strides of a and b as in args, on the calling
- *  thread. False, with c untouched, when the processor has no fast bf16 product. */
-bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, int64_t m, int64_t n,
-                            const void *a, const void *b, void *c, int64_t ldc, tsr_dtype c_type);
+/** c [m, n] (f32 or bf16) = op(a) * op(b); k and how a and b lie are those of the matmul. */
+typedef struct tsrk_cpu_bf16_tile {
+    const void *a, *b;
+    void *c;
+    int64_t m, n, ldc;
+    tsr_dtype c_type;
+} tsrk_cpu_bf16_tile;
+
+/** On the calling thread alone. False when the processor has no fast bf16 product. */
+bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args,
+                            const tsrk_cpu_bf16_tile *tile);
 void tsrk_cpu_bf16_gemm_close(tsrk_cpu_bf16_gemm *gemm);
 
 /* ---- workspace bytes of the kernels that need some; table.c dispatches ---- */

@@ -109,16 +109,15 @@ void tsrk_cpu_embedding_bwd(const tsrk_embedding_bwd *args)
     if (!args->accumulate) {
         zero_rows(args->dtable, args->grad_type, args->table_rows, args->cols);
     }
-    int team = tsrk_cpu_team(args->rows * args->cols);
     if (args->grad_type == TSR_BF16) {
-#pragma omp parallel for num_threads(team) schedule(dynamic, 16)
+#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(dynamic, 16)
         for (int64_t r = 0; r < args->rows; r++) {
             gather_rows(args, r);
         }
         return;
     }
     int64_t blocks = (args->cols + COLS - 1) / COLS;
-#pragma omp parallel for num_threads(team) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         scatter_columns(args, i * COLS, cols_left(args->cols, i * COLS));
     }
@@ -169,8 +168,7 @@ void tsrk_cpu_add_position_bwd(const tsrk_add_position_bwd *args)
     if (!args->accumulate) {
         zero_rows(args->dtable, args->grad_type, args->table_rows, args->cols);
     }
-    int64_t work = args->batch * args->seq * args->cols;
-#pragma omp parallel for num_threads(tsrk_cpu_team(work)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(args->batch * args->seq * args->cols))
     for (int64_t t = 0; t < args->seq; t++) {
         sum_position(args, t);
     }

@@ -17,19 +17,17 @@
 #include <oneapi/dnnl/dnnl.h>
 
 /* What dnnl_sgemm would compute; for the sizes or strides that it may refuse. */
-static void plain_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
-                       float *c, int64_t ldc)
+static void plain_gemm(const tsrk_cpu_gemm *g)
 {
-    for (int64_t i = 0; i < m; i++) {
-        for (int64_t j = 0; j < n; j++) {
+    for (int64_t i = 0; i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j++) {
             float sum = 0.0F;
-            for (int64_t p = 0; p < k; p++) {
-                sum += a[trans_a ? (p * lda) + i : (i * lda) + p] *
-                       b[trans_b ? (j * ldb) + p : (p * ldb) + j];
+            for (int64_t p = 0; p < g->k; p++) {
+                sum += g->a[g->trans_a ? (p * g->lda) + i : (i * g->lda) + p] *
+                       g->b[g->trans_b ? (j * g->ldb) + p : (p * g->ldb) + j];
             }
-            float *out = &c[(i * ldc) + j];
-            *out = (alpha * sum) + (beta == 0.0F ? 0.0F : beta * *out);
+            float *out = &g->c[(i * g->ldc) + j];
+            *out = (g->alpha * sum) + (g->beta == 0.0F ? 0.0F : g->beta * *out);
         }
     }
 }
@@ -51,22 +49,21 @@ static void leave(int threads)
     }
 }
 
-void tsrk_cpu_gemm_f32(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                       const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
-                       float *c, int64_t ldc)
+void tsrk_cpu_gemm_f32(const tsrk_cpu_gemm *gemm)
 {
-    if (m == 0 || n == 0) {
+    if (gemm->m == 0 || gemm->n == 0) {
         return;
     }
     dnnl_status_t status = dnnl_invalid_arguments;
-    if (k > 0) {
+    if (gemm->k > 0) {
         int threads = enter();
-        status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a, lda, b,
-                            ldb, beta, c, ldc);
+        status = dnnl_sgemm(gemm->trans_a ? 'T' : 'N', gemm->trans_b ? 'T' : 'N', gemm->m, gemm->n,
+                            gemm->k, gemm->alpha, gemm->a, gemm->lda, gemm->b, gemm->ldb,
+                            gemm->beta, gemm->c, gemm->ldc);
         leave(threads);
     }
     if (status != dnnl_success) {
-        plain_gemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        plain_gemm(gemm);
     }
 }
 
@@ -135,8 +132,8 @@ static bool is_fast(const_dnnl_primitive_desc_t desc)
            name != NULL && (strncmp(name, "brg:", 4) == 0 || strncmp(name, "gemm:jit", 8) == 0);
 }
 
-static bool make_primitive(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, int64_t m, int64_t n,
-                           int64_t ldc, tsr_dtype c_type)
+static bool make_primitive(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args,
+                           const tsrk_cpu_bf16_tile *tile)
 {
     dnnl_memory_desc_t a;
     dnnl_memory_desc_t b;
@@ -147,11 +144,11 @@ static bool make_primitive(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, in
     drop_primitive(gemm);
     bool good =
         open_engine(gemm) &&
-        describe(&a, m, args->k, args->trans_a ? 1 : args->lda, args->trans_a ? args->lda : 1,
+        describe(&a, tile->m, args->k, args->trans_a ? 1 : args->lda, args->trans_a ? args->lda : 1,
                  TSR_BF16) &&
-        describe(&b, args->k, n, args->trans_b ? 1 : args->ldb, args->trans_b ? args->ldb : 1,
+        describe(&b, args->k, tile->n, args->trans_b ? 1 : args->ldb, args->trans_b ? args->ldb : 1,
                  TSR_BF16) &&
-        describe(&c, m, n, ldc, 1, c_type) &&
+        describe(&c, tile->m, tile->n, tile->ldc, 1, tile->c_type) &&
         dnnl_matmul_desc_init(&matmul, &a, &b, NULL, &c) == dnnl_success &&
         dnnl_primitive_desc_create(&desc, &matmul, NULL, gemm->engine, NULL) == dnnl_success &&
         is_fast(desc) && dnnl_primitive_create(&primitive, desc) == dnnl_success;
@@ -159,9 +156,9 @@ static bool make_primitive(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, in
     if (desc != NULL) {
         (void)dnnl_primitive_desc_destroy(desc);
     }
-    gemm->m = m;
-    gemm->n = n;
-    gemm->c_type = c_type;
+    gemm->m = tile->m;
+    gemm->n = tile->n;
+    gemm->c_type = tile->c_type;
     return good && make_memory(&a, gemm->engine, &gemm->a) &&
            make_memory(&b, gemm->engine, &gemm->b) && make_memory(&c, gemm->engine, &gemm->c);
 }
@@ -175,16 +172,18 @@ static bool set_address(void *memory, const void *address)
     return dnnl_memory_set_data_handle(memory, handle.out) == dnnl_success;
 }
 
-bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args, int64_t m, int64_t n,
-                            const void *a, const void *b, void *c, int64_t ldc, tsr_dtype c_type)
+bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args,
+                            const tsrk_cpu_bf16_tile *tile)
 {
     if (gemm->refused) {
         return false;
     }
     int threads = enter();
-    bool same = gemm->primitive != NULL && gemm->m == m && gemm->n == n && gemm->c_type == c_type;
-    bool good = same || make_primitive(gemm, args, m, n, ldc, c_type);
-    good = good && set_address(gemm->a, a) && set_address(gemm->b, b) && set_address(gemm->c, c);
+    bool same = gemm->primitive != NULL && gemm->m == tile->m && gemm->n == tile->n &&
+                gemm->c_type == tile->c_type;
+    bool good = same || make_primitive(gemm, args, tile);
+    good = good && set_address(gemm->a, tile->a) && set_address(gemm->b, tile->b) &&
+           set_address(gemm->c, tile->c);
     if (good) {
         dnnl_exec_arg_t bound[] = {
             {DNNL_ARG_SRC, gemm->a}, {DNNL_ARG_WEIGHTS, gemm->b}, {DNNL_ARG_DST, gemm->c}};

@@ -19,7 +19,7 @@
 #define TILE_LARGE 512
 #define K_BLOCK    512
 /* From so many elements of c on, larger tiles, which pack less, still feed any team. */
-#define LARGE_AREA (4096 * 4096)
+#define LARGE_AREA ((int64_t)4096 * 4096)
 /* Multiplications below which making a bf16 primitive (30 us) costs more than it saves. */
 #define BF16_WORTH (4 * 1024 * 1024)
 /* Multiplications below which a second thread costs more than it brings (10 us of gemm). */
@@ -73,17 +73,17 @@ size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads)
 }
 
 /* One tile of c: its place, and the operands' first elements. */
-typedef struct tile {
+typedef struct c_tile {
     int64_t row, col, rows, cols;
     const void *a, *b;
     void *c;
-} tile;
+} c_tile;
 
-static tile find_tile(const tsrk_matmul *args, const tiling *t, int64_t index)
+static c_tile find_tile(const tsrk_matmul *args, const tiling *t, int64_t index)
 {
     int64_t row = index / t->col_tiles * t->rows;
     int64_t col = index % t->col_tiles * t->cols;
-    tile out = {.row = row, .col = col};
+    c_tile out = {.row = row, .col = col};
     out.rows = args->m - row < t->rows ? args->m - row : t->rows;
     out.cols = args->n - col < t->cols ? args->n - col : t->cols;
     out.a = tsrk_cpu_at(args->a, args->a_type, args->trans_a ? row : row * args->lda);
@@ -109,7 +109,7 @@ static const float *block_f32(const void *array, tsr_dtype type, int64_t rows, i
 }
 
 /* out [rows, cols] = op(a) * op(b) + beta * out by f32 gemm, in blocks of k where one converts. */
-static void tile_f32(const tsrk_matmul *args, const tile *at, float *a_block, float *b_block,
+static void tile_f32(const tsrk_matmul *args, const c_tile *at, float *a_block, float *b_block,
                      float beta, float *out, int64_t ld_out)
 {
     bool converts = args->a_type == TSR_BF16 || args->b_type == TSR_BF16;
@@ -127,14 +127,26 @@ static void tile_f32(const tsrk_matmul *args, const tile *at, float *a_block, fl
             block_f32(tsrk_cpu_at(at->b, args->b_type, args->trans_b ? p : p * args->ldb),
                       args->b_type, args->trans_b ? at->cols : depth,
                       args->trans_b ? depth : at->cols, args->ldb, b_block, &ldb);
-        tsrk_cpu_gemm_f32(args->trans_a, args->trans_b, at->rows, at->cols, depth, 1.0F, a, lda, b,
-                          ldb, p == 0 ? beta : 1.0F, out, ld_out);
+        tsrk_cpu_gemm gemm = {.a = a,
+                              .b = b,
+                              .m = at->rows,
+                              .n = at->cols,
+                              .k = depth,
+                              .lda = lda,
+                              .ldb = ldb,
+                              .ldc = ld_out,
+                              .alpha = 1.0F,
+                              .beta = p == 0 ? beta : 1.0F,
+                              .trans_a = args->trans_a,
+                              .trans_b = args->trans_b};
+        gemm.c = out;
+        tsrk_cpu_gemm_f32(&gemm);
         p += depth;
     } while (p < args->k);
 }
 
 /* Add the bias to block [rows, cols], and move it to c unless it is there already. */
-static void finish_tile(const tsrk_matmul *args, const tile *at, float *block, int64_t ld)
+static void finish_tile(const tsrk_matmul *args, const c_tile *at, float *block, int64_t ld)
 {
     float buffer[TILE_LARGE];
     const float *bias = args->bias;
@@ -155,19 +167,26 @@ static void finish_tile(const tsrk_matmul *args, const tile *at, float *block, i
 }
 
 /* Try the bf16 product; false when it is not for this matmul or this processor. */
-static bool tile_bf16(const tsrk_matmul *args, const tile *at, tsrk_cpu_bf16_gemm *gemm,
+static bool tile_bf16(const tsrk_matmul *args, const c_tile *at, tsrk_cpu_bf16_gemm *gemm,
                       float *c_block)
 {
     bool f32_out = args->c_type != TSR_BF16;
     bool direct = !args->accumulate && (f32_out || args->bias == NULL);
-    void *out = direct ? at->c : c_block;
-    int64_t ld = direct ? args->ldc : at->cols;
-    if (!tsrk_cpu_bf16_gemm_run(gemm, args, at->rows, at->cols, at->a, at->b, out, ld,
-                                direct ? args->c_type : TSR_F32)) {
+    tsrk_cpu_bf16_tile tile = {.a = at->a,
+                               .b = at->b,
+                               .m = at->rows,
+                               .n = at->cols,
+                               .ldc = direct ? args->ldc : at->cols,
+                               .c_type = direct ? args->c_type : TSR_F32};
+    tile.c = c_block;
+    if (direct) {
+        tile.c = at->c;
+    }
+    if (!tsrk_cpu_bf16_gemm_run(gemm, args, &tile)) {
         return false;
     }
     if (f32_out || !direct) {
-        finish_tile(args, at, out, ld);
+        finish_tile(args, at, tile.c, tile.ldc);
     }
     return true;
 }
@@ -175,7 +194,7 @@ static bool tile_bf16(const tsrk_matmul *args, const tile *at, tsrk_cpu_bf16_gem
 static void run_tile(const tsrk_matmul *args, const tiling *t, int64_t index, char *workspace,
                      tsrk_cpu_bf16_gemm *gemm)
 {
-    tile at = find_tile(args, t, index);
+    c_tile at = find_tile(args, t, index);
     float *a_block = (float *)(void *)workspace;
     float *b_block = workspace == NULL ? NULL : a_block + (t->a_bytes / sizeof(float));
     float *c_block = workspace == NULL ? NULL : b_block + (t->b_bytes / sizeof(float));

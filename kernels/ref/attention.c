@@ -151,6 +151,13 @@ static void backward_key_lanes(const tsrk_attention_bwd *args, int64_t b, int64_
     write_row(args->dv, args->type, ik + d, dv, n, 1.0);
 }
 
+static void backward_key(const tsrk_attention_bwd *args, int64_t b, int64_t g, int64_t j)
+{
+    for (int64_t d = 0; d < args->dim; d += LANES) {
+        backward_key_lanes(args, b, g, j, d, lanes_left(args->dim, d));
+    }
+}
+
 void tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
 {
     for (int64_t b = 0; b < args->batch; b++) {
@@ -159,9 +166,7 @@ void tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
                 backward_query(args, b, h, t);
             }
             for (int64_t g = 0; g < args->kv_heads; g++) {
-                for (int64_t d = 0; d < args->dim; d += LANES) {
-                    backward_key_lanes(args, b, g, t, d, lanes_left(args->dim, d));
-                }
+                backward_key(args, b, g, t);
             }
         }
     }

@@ -31,18 +31,24 @@ void tsrk_ref_embedding(const tsrk_embedding *args)
     }
 }
 
+/* Sum of column j of dy over the rows whose id selects row of the piece. */
+static double sum_of_row(const tsrk_embedding_bwd *args, int64_t row, int64_t j)
+{
+    double sum = 0.0;
+    for (int64_t r = 0; r < args->rows; r++) {
+        if (local_row(args->ids[r], args->begin, args->table_rows) == row) {
+            sum += tsrk_ref_load(args->dy, args->type, (r * args->cols) + j);
+        }
+    }
+    return sum;
+}
+
 void tsrk_ref_embedding_bwd(const tsrk_embedding_bwd *args)
 {
     for (int64_t row = 0; row < args->table_rows; row++) {
         for (int64_t j = 0; j < args->cols; j++) {
-            double sum = 0.0;
-            for (int64_t r = 0; r < args->rows; r++) {
-                if (local_row(args->ids[r], args->begin, args->table_rows) == row) {
-                    sum += tsrk_ref_load(args->dy, args->type, (r * args->cols) + j);
-                }
-            }
-            tsrk_ref_put(args->dtable, args->grad_type, (row * args->cols) + j, sum,
-                         args->accumulate);
+            tsrk_ref_put(args->dtable, args->grad_type, (row * args->cols) + j,
+                         sum_of_row(args, row, j), args->accumulate);
         }
     }
 }

@@ -151,7 +151,7 @@ static bool agrees(const shape *s)
     got.backward.lse = got.lse;
     tsrk_ref_attention_bwd(&want.backward);
     tsrk_cpu_attention_bwd(&got.backward);
-    double group = s->kv_heads > 0 ? (double)(s->heads / s->kv_heads) : 1.0;
+    double group = (double)s->heads / (double)s->kv_heads;
     /* dp is below 4 sqrt(dim), ds scaled back to 4 times a probability, and k, q below 2. */
     double floor = 8.0 * group;
     for (int i = DQ; good && i <= DV; i++) {

@@ -62,29 +62,27 @@ static void forward_copies_rows(void)
 /* Rows outside a piece are 0, so the pieces' outputs add up to the whole table's. */
 static void pieces_add_up(void)
 {
-    enum {
-        ROWS = 40,
-        COLS = 9,
-        VOCAB = 23,
-        SPLIT = 10
-    };
-    float *table = tsr_array_random(VOCAB * COLS, TSR_F32, 1.0, 4);
-    float *y = tsr_array_new(3 * ROWS * COLS, TSR_F32);
-    int32_t *ids = make_ids(ROWS, 0, VOCAB - 5);
-    tsrk_embedding whole = {.ids = ids, .rows = ROWS, .cols = COLS, .type = TSR_F32};
-    int64_t begin[] = {0, 0, SPLIT};
-    int64_t end[] = {VOCAB, SPLIT, VOCAB};
+    const int64_t rows = 40;
+    const int64_t cols = 9;
+    const int64_t vocab = 23;
+    const int64_t split = 10;
+    float *table = tsr_array_random(vocab * cols, TSR_F32, 1.0, 4);
+    float *y = tsr_array_new(3 * rows * cols, TSR_F32);
+    int32_t *ids = make_ids(rows, 0, vocab - 5);
+    tsrk_embedding whole = {.ids = ids, .rows = rows, .cols = cols, .type = TSR_F32};
+    int64_t begin[] = {0, 0, split};
+    int64_t end[] = {vocab, split, vocab};
     for (int i = 0; i < 3; i++) {
         tsrk_embedding piece = whole;
         piece.begin = begin[i];
         piece.table_rows = end[i] - begin[i];
-        piece.table = table + (begin[i] * COLS);
-        piece.y = y + ((int64_t)i * ROWS * COLS);
+        piece.table = table + (begin[i] * cols);
+        piece.y = y + (i * rows * cols);
         tsrk_cpu_embedding(&piece);
     }
     int wrong = 0;
-    for (int i = 0; i < ROWS * COLS; i++) {
-        wrong += y[i] != y[(ROWS * COLS) + i] + y[(2 * ROWS * COLS) + i];
+    for (int i = 0; i < rows * cols; i++) {
+        wrong += y[i] != y[(rows * cols) + i] + y[(2 * rows * cols) + i];
     }
     CHECK_EQ(wrong, 0);
     tsr_array_free(table);
@@ -220,43 +218,41 @@ static void position_gradients(void)
  * rows * cols products below 1 round at 2^-53 each. */
 static void backward_is_the_adjoint(void)
 {
-    enum {
-        ROWS = 30,
-        COLS = 5,
-        VOCAB = 8
-    };
-    double *table = tsr_array_random(VOCAB * COLS, TSR_F64, 1.0, 12);
-    double *dy = tsr_array_random(ROWS * COLS, TSR_F64, 1.0, 13);
-    double *y = tsr_array_new(ROWS * COLS, TSR_F64);
-    double *dtable = tsr_array_new(VOCAB * COLS, TSR_F64);
-    int32_t *ids = make_ids(ROWS, 0, VOCAB);
+    const int64_t rows = 30;
+    const int64_t cols = 5;
+    const int64_t vocab = 8;
+    double *table = tsr_array_random(vocab * cols, TSR_F64, 1.0, 12);
+    double *dy = tsr_array_random(rows * cols, TSR_F64, 1.0, 13);
+    double *y = tsr_array_new(rows * cols, TSR_F64);
+    double *dtable = tsr_array_new(vocab * cols, TSR_F64);
+    int32_t *ids = make_ids(rows, 0, vocab);
     tsrk_embedding f = {.ids = ids,
                         .table = table,
                         .y = y,
-                        .rows = ROWS,
-                        .cols = COLS,
-                        .table_rows = VOCAB,
+                        .rows = rows,
+                        .cols = cols,
+                        .table_rows = vocab,
                         .type = TSR_F64};
     tsrk_embedding_bwd b = {.ids = ids,
                             .dy = dy,
                             .dtable = dtable,
-                            .rows = ROWS,
-                            .cols = COLS,
-                            .table_rows = VOCAB,
+                            .rows = rows,
+                            .cols = cols,
+                            .table_rows = vocab,
                             .type = TSR_F64,
                             .grad_type = TSR_F64};
     tsrk_ref_embedding(&f);
     tsrk_ref_embedding_bwd(&b);
     double out = 0.0;
     double in = 0.0;
-    for (int i = 0; i < ROWS * COLS; i++) {
+    for (int i = 0; i < rows * cols; i++) {
         out += y[i] * dy[i];
     }
-    for (int i = 0; i < VOCAB * COLS; i++) {
+    for (int i = 0; i < vocab * cols; i++) {
         in += table[i] * dtable[i];
     }
     CHECK(fabs(out) > 0.01);
-    CHECK_NEAR(in, out, 0x1p-53 * 2.0 * ROWS * COLS * ROWS);
+    CHECK_NEAR(in, out, 0x1p-53 * 2.0 * (double)(rows * cols * rows));
     tsr_array_free(table);
     tsr_array_free(dy);
     tsr_array_free(y);

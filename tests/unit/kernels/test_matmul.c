@@ -87,21 +87,27 @@ static void sizes_and_transposes(void)
     static const int64_t sizes[][3] = {{0, 5, 3},    {5, 0, 3},    {4, 3, 0},     {1, 1, 1},
                                        {1, 17, 9},   {19, 1, 33},  {15, 16, 17},  {64, 64, 64},
                                        {255, 9, 31}, {256, 8, 40}, {257, 33, 20}, {31, 257, 63}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        for (int bits = 0; bits < 8; bits++) {
-            form f = {.m = sizes[i][0],
-                      .n = sizes[i][1],
-                      .k = sizes[i][2],
-                      .a = TSR_F32,
-                      .b = TSR_F32,
-                      .c = TSR_F32,
-                      .bias = (bits & 1) != 0 ? TSR_F32 : TSR_DTYPE_DEFAULT,
-                      .trans_a = (bits & 2) != 0,
-                      .trans_b = (bits & 4) != 0,
-                      .accumulate = (i + (size_t)bits) % 2 == 0};
-            REQUIRE(agrees(&f));
-        }
+    for (size_t i = 0; i < 8 * sizeof sizes / sizeof sizes[0]; i++) {
+        const int64_t *size = sizes[i / 8];
+        form f = {.m = size[0],
+                  .n = size[1],
+                  .k = size[2],
+                  .a = TSR_F32,
+                  .b = TSR_F32,
+                  .c = TSR_F32,
+                  .bias = (i & 1) != 0 ? TSR_F32 : TSR_DTYPE_DEFAULT,
+                  .trans_a = (i & 2) != 0,
+                  .trans_b = (i & 4) != 0,
+                  .accumulate = (i + (i / 8)) % 2 == 0};
+        REQUIRE(agrees(&f));
     }
+}
+
+/* A c so large that its tiles are the larger ones. */
+static void large_tiles(void)
+{
+    form f = {.m = 4100, .n = 4100, .k = 2, .a = TSR_F32, .b = TSR_BF16, .c = TSR_F32};
+    REQUIRE(agrees(&f));
 }
 
 /* Every mix of types, at a size that is converted and at one that takes the bf16 product. */
@@ -241,6 +247,7 @@ static void a_missing_product_is_noticed(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"sizes_and_transposes", sizes_and_transposes},
+    {"large_tiles", large_tiles},
     {"types", types},
     {"tiles_and_blocks", tiles_and_blocks},
     {"threads_do_not_change_bits", threads_do_not_change_bits},

@@ -303,7 +303,7 @@ static void in_place_and_empty(void)
     tsrk_xent_bwd bwd = bwd_args(&place);
     bwd.dlogits = place.logits;
     tsrk_cpu_xent_bwd(&bwd);
-    CHECK(tsr_array_same(place.logits, apart.dlogits, 9 * 40, TSR_BF16));
+    CHECK(tsr_array_same(place.logits, apart.dlogits, apart.rows * apart.cols, TSR_BF16));
     const impl *impls[] = {&ref, &cpu};
     for (int k = 0; k < 2; k++) {
         for (int64_t r = 0; r < apart.rows; r++) {
@@ -345,7 +345,11 @@ static void check_golden(const tsr_golden *g, const char *name, double loss, con
     const float *dlogits = golden_tensor(g, name, "dlogits", NULL);
     const float *lse = golden_tensor(g, name, "lse", NULL);
     const int32_t *labels = golden_tensor(g, name, "labels", NULL);
-    REQUIRE(logits != NULL && dlogits != NULL && lse != NULL && labels != NULL);
+    bool found = logits != NULL && dlogits != NULL && lse != NULL && labels != NULL;
+    CHECK(found);
+    if (!found) {
+        return;
+    }
     data d = make(shape[0], shape[1], 0, TSR_F32);
     d.dloss = 1.0F;
     memcpy(d.logits, logits, (size_t)(d.rows * d.cols) * sizeof(float));

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file apply.c
+ * Running one operation: rule, redistribution of inputs, forward, node.
+ *
+ * The rule alone decides layouts; here they are made true. A redistribution is itself an operation
+ * on the tape, so its gradient needs no special case: backward of a gather is a reduce-scatter
+ * because the rules say so.
+ */
+#include "autograd_priv.h"
+
+#include <string.h>
+
+const char *tsri_op_where(const tsri_op_call *call, char *text, size_t size)
+{
+    const bool root = call->path == NULL || call->path[0] == '\0';
+
+    (void)snprintf(text, size, "%s%s%s", call->def->name, root ? "" : " in ",
+                   root ? "" : call->path);
+    return text;
+}
+
+int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value)
+{
+    if (value->node < 0 || value->tape_epoch != tape->epoch || value->node >= tape->node_count ||
+        tape->nodes[value->node]->out != value) {
+        return -1;
+    }
+    return value->node;
+}
+
+tsr_status tsri_op_check_params(const tsri_op_call *call, unsigned mask)
+{
+    char where[TSRI_WHERE_BYTES];
+
+    for (int i = 0; i < call->in_count; i++) {
+        const tsr_dtensor *in = call->in[i];
+
+        if ((mask & (1U << i)) == 0 || in == NULL || in->local_count == 0 ||
+            tsri_dtensor_buffer(in) != NULL) {
+            continue;
+        }
+        if (in->param != NULL) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "%s: parameter %s is not gathered: its unit is not running",
+                             tsri_op_where(call, where, sizeof(where)), in->param->name);
+        }
+        return TSR_RAISE(TSR_ERR_STATE, "%s: input %d has no memory",
+                         tsri_op_where(call, where, sizeof(where)), i);
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_inputs(tsri_op_call *call)
+{
+    tsr_tape *tape = call->tape;
+    char where[TSRI_WHERE_BYTES];
+
+    for (int i = 0; i < call->in_count; i++) {
+        const tsr_dtensor *in = call->in[i];
+
+        if (in == NULL) {
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d is NULL",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+        if (in->comm != tape->comm) {
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d lies on another comm than the tape",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+        if (in->needs_grad && in->param == NULL && !tape->no_grad &&
+            tsri_tape_node_of(tape, in) < 0) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "%s: input %d was made before this micro-batch began, its gradient "
+                             "is gone",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+    }
+    return TSR_OK;
+}
+
+/* Axes of one rank: inputs as they lie, results plain. */
+static void settle_single_axes(tsri_op_call *call)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(call->comm);
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        if (tsr_mesh_axis_size(mesh, axis) > 1) {
+            continue;
+        }
+        for (int i = 0; i < call->in_count; i++) {
+            call->want[i].place[axis] = call->in_layout[i].place[axis];
+            call->grad_layout[i].place[axis] = tsri_replicate();
+        }
+        call->out_layout.place[axis] = tsri_replicate();
+        call->grad_want.place[axis] = tsri_replicate();
+    }
+}
+
+static tsr_status decide(tsri_op_call *call)
+{
+    for (int i = 0; i < call->in_count; i++) {
+        call->in_layout[i] = call->in[i]->layout;
+        call->in_dtype[i] = call->in[i]->dtype;
+        call->want[i] = call->in_layout[i];
+        call->needs_grad[i] =
+            !call->tape->no_grad && call->def->backward != NULL && call->in[i]->needs_grad;
+    }
+    call->keep_in = call->def->keep_in;
+    TSR_TRY(call->def->rule(call));
+    if (call->out_dtype == TSR_DTYPE_DEFAULT) {
+        call->out_dtype = call->in_dtype[0];
+    }
+    if (!call->grad_want_set) {
+        call->grad_want = tsri_rule_whole(&call->out_layout);
+    }
+    for (int i = 0; i < call->in_count; i++) {
+        if (call->grad_layout[i].mesh == NULL) {
+            call->grad_layout[i] = tsri_rule_whole(&call->want[i]);
+        }
+    }
+    settle_single_axes(call);
+    return TSR_OK;
+}
+
+/* in[i] in the layout that the rule wants, from what the tape has already if it can be. */
+static tsr_status place_input(tsri_op_call *call, int i)
+{
+    tsr_tape *tape = call->tape;
+    tsr_dtensor *copy = NULL;
+
+    if (!tsr_layout_equal(&call->in_layout[i], &call->want[i])) {
+        copy = tsri_tape_find_copy(tape, call->in[i], &call->want[i]);
+        /* A copy made while nothing was recorded has no gradient. */
+        if (copy == NULL || (call->needs_grad[i] && tsri_tape_node_of(tape, copy) < 0)) {
+            TSR_TRY(tsri_op_move(tape, call->in[i], &call->want[i], call->def->name, &copy));
+        }
+        call->in[i] = copy;
+    }
+    call->in_layout[i] = call->in[i]->layout;
+    return TSR_OK;
+}
+
+static tsr_status record(tsri_op_call *call)
+{
+    tsr_tape *tape = call->tape;
+    tsri_node *node = NULL;
+    int index = 0;
+
+    TSR_TRY(tsri_tape_node(tape, &node, &index));
+    node->call = *call;
+    node->out = call->out;
+    for (int i = 0; i < call->in_count; i++) {
+        tsr_dtensor *in = call->in[i];
+
+        node->source[i] = in->param == NULL && call->needs_grad[i] ? in->node : -1;
+        if (in->param != NULL) {
+            node->param[i] = tsri_param_retain(in->param);
+        }
+        node->call.in[i] = (call->keep_in & (1U << i)) != 0 ? tsr_dtensor_retain(in) : NULL;
+    }
+    node->call.out = call->def->keep_out ? tsr_dtensor_retain(call->out) : NULL;
+    call->saved_count = 0; /* the node's now */
+    call->out->node = index;
+    call->out->node_output = 0;
+    call->out->tape_epoch = tape->epoch;
+    call->out->needs_grad = true;
+    return TSR_OK;
+}
+
+static tsr_status run(tsri_op_call *call)
+{
+    bool needs_grad = false;
+
+    for (int i = 0; i < call->in_count; i++) {
+        TSR_TRY(place_input(call, i));
+        needs_grad = needs_grad || call->needs_grad[i];
+    }
+    TSR_TRY(tsri_op_check_params(call, ~0U));
+    if (!call->def->makes_out) {
+        TSR_TRY(tsri_op_acquire(call, &call->out_layout, call->out_dtype, TSRI_MEM_ACTIVATION,
+                                &call->out));
+    }
+    TSR_TRY(call->def->forward(call));
+    if (needs_grad) {
+        TSR_TRY(record(call));
+    }
+    return TSR_OK;
+}
+
+static tsr_status apply(tsri_op_call *call, int depth, tsr_dtensor *source, tsr_dtensor **out)
+{
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status, run(call), release_made);
+    for (int i = 0; i < call->saved_count; i++) {
+        tsr_dtensor_release(&call->saved[i]);
+    }
+    *out = call->out;
+    TSR_TRY(tsri_tape_hold(call->tape, call->out, source, depth));
+    return TSR_OK;
+release_made:
+    for (int i = 0; i < call->saved_count; i++) {
+        tsr_dtensor_release(&call->saved[i]);
+    }
+    tsr_dtensor_release(&call->out);
+    return status;
+}
+
+static tsr_status begin_call(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor *const *in,
+                             int in_count, tsri_op_call *call)
+{
+    *call = (tsri_op_call){.def = def,
+                           .tape = tape,
+                           .comm = tape->comm,
+                           .path = tsri_tape_path(tape),
+                           .in_count = in_count};
+    if (!tape->open || tape->failed || tape->in_backward) {
+        char where[TSRI_WHERE_BYTES];
+        const char *why = tape->in_backward ? "during backward"
+                          : tape->failed    ? "in a step that failed"
+                                            : "before tsr_tape_begin";
+
+        return TSR_RAISE(TSR_ERR_STATE, "%s: called %s", tsri_op_where(call, where, sizeof(where)),
+                         why);
+    }
+    for (int i = 0; i < in_count; i++) {
+        call->in[i] = in[i];
+    }
+    TSR_TRY(check_inputs(call));
+    return TSR_OK;
+}
+
+tsr_status tsri_op_apply(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor *const *in,
+                         int in_count, const void *attr, size_t attr_bytes, tsr_dtensor **out)
+{
+    tsri_op_call call;
+    tsr_status status = TSR_OK;
+
+    if (in_count < 1 || in_count > TSRI_OP_MAX_IN || attr_bytes > TSRI_OP_ATTR_BYTES) {
+        return TSR_RAISE(TSR_ERR_INTERNAL, "%s: %d inputs and %zu bytes of settings", def->name,
+                         in_count, attr_bytes);
+    }
+    TSR_TRY(begin_call(tape, def, in, in_count, &call));
+    if (attr_bytes > 0) {
+        memcpy(call.attr, attr, attr_bytes);
+    }
+    TSR_TRY(decide(&call));
+    TSR_TRY_GOTO(status, apply(&call, tape->depth, NULL, out), mark_failed);
+    return TSR_OK;
+mark_failed:
+    tape->failed = true;
+    return status;
+}
+
+/* ---- redistribution ---- */
+
+/* A layout without shape and mesh, small enough for an operation's settings. */
+typedef struct move_attr {
+    const char *asked_by;
+    signed char kind[TSR_MESH_MAX_AXES], dim[TSR_MESH_MAX_AXES], order[TSR_MESH_MAX_AXES];
+} move_attr;
+
+static void move_target(const tsri_op_call *call, const tsr_layout *like, tsr_layout *out)
+{
+    const move_attr *attr = (const move_attr *)(const void *)call->attr;
+
+    *out = *like;
+    for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {
+        out->place[axis].kind = (tsr_placement_kind)attr->kind[axis];
+        out->place[axis].dim = attr->dim[axis];
+        out->order[axis] = attr->order[axis];
+    }
+}
+
+static tsr_status move_rule(tsri_op_call *call)
+{
+    char where[TSRI_WHERE_BYTES];
+
+    move_target(call, &call->want[0], &call->out_layout);
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        if (call->out_layout.place[axis].kind == TSR_PARTIAL &&
+            call->want[0].place[axis].kind != TSR_PARTIAL &&
+            tsr_mesh_axis_size(call->out_layout.mesh, axis) > 1) {
+            return TSR_RAISE(TSR_ERR_PLACEMENT, "%s: to Partial on axis \"%s\", x is not Partial",
+                             tsri_op_where(call, where, sizeof(where)),
+                             tsr_mesh_axis_name(call->out_layout.mesh, axis));
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status move_forward(tsri_op_call *call)
+{
+    TSR_TRY(tsri_redistribute(call->in[0], &call->out_layout, NULL, &call->out));
+    if (call->out == call->in[0]) {
+        tsr_dtensor_release(&call->out);
+        TSR_TRY(tsri_dtensor_view(call->in[0], &call->out_layout, 0, &call->out));
+    }
+    return TSR_OK;
+}
+
+/* Where x is Shard the gradient is too (from Partial: a reduce-scatter); where x is Partial it is
+ * Replicate; where x is Replicate, Partial may stay. */
+static tsr_status move_backward(tsri_op_call *call)
+{
+    const move_attr *attr = (const move_attr *)(const void *)call->attr;
+    tsr_layout to = tsri_rule_whole(&call->in_layout[0]);
+
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        if (call->in_layout[0].place[axis].kind == TSR_REPLICATE &&
+            call->dout->layout.place[axis].kind == TSR_PARTIAL) {
+            to.place[axis] = tsri_partial();
+        }
+    }
+    if (tsr_layout_equal(&call->dout->layout, &to)) {
+        call->din[0] = tsr_dtensor_retain(call->dout);
+        return TSR_OK;
+    }
+    if (attr->asked_by != NULL) {
+        TSR_TRY(tsri_tape_insert(call->tape, call->path, attr->asked_by, true, call->dout, &to));
+    }
+    TSR_TRY(tsri_redistribute(call->dout, &to, NULL, &call->din[0]));
+    return TSR_OK;
+}
+
+static const tsri_op_def op_move = {.name = "redistribute",
+                                    .rule = move_rule,
+                                    .forward = move_forward,
+                                    .backward = move_backward,
+                                    .makes_out = true,
+                                    .linear = true,
+                                    .makes_grad = 1};
+
+tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, const char *asked_by,
+                        tsr_dtensor **out)
+{
+    move_attr attr = {.asked_by = asked_by};
+    tsri_op_call call;
+    tsr_status status = TSR_OK;
+
+    for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {
+        attr.kind[axis] = (signed char)to->place[axis].kind;
+        attr.dim[axis] = (signed char)to->place[axis].dim;
+        attr.order[axis] = to->order[axis];
+    }
+    TSR_TRY(begin_call(tape, &op_move, &x, 1, &call));
+    memcpy(call.attr, &attr, sizeof(attr));
+    TSR_TRY(decide(&call));
+    if (asked_by != NULL) {
+        TSR_TRY(tsri_tape_insert(tape, call.path, asked_by, false, x, &call.out_layout));
+    }
+    /* A parameter's bytes may go away behind the tape's back: its copies are not for others. */
+    TSR_TRY_GOTO(status,
+                 apply(&call, x->param != NULL ? tape->depth : tsri_tape_hold_depth(tape, x),
+                       x->param != NULL ? NULL : x, out),
+                 mark_failed);
+    return TSR_OK;
+mark_failed:
+    tape->failed = true;
+    return status;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file autograd_priv.h
+ * The tape's own data, and what the operations share: placement rules, launches, scratch.
+ */
+#pragma once
+
+#include "base/base.h"
+
+#include "autograd/autograd.h"
+
+/* ---- tape ---- */
+
+/** Gradients of one value that wait, each in a layout of its own, until the value's node is
+ * reached. */
+#define TSRI_NODE_MAX_GRADS 4
+
+/** One operation or marker of the tape. */
+typedef struct tsri_node {
+    tsri_marker_fn marker; /* NULL: an operation */
+    void *marker_context;
+    tsri_op_call call;                /* in[i] and out only where they are kept */
+    int source[TSRI_OP_MAX_IN];       /* node that made in[i]; -1: none */
+    tsr_param *param[TSRI_OP_MAX_IN]; /* in[i] is its value; owned */
+    const tsr_dtensor *out;           /* identity, never followed */
+    tsr_dtensor *grad[TSRI_NODE_MAX_GRADS];
+    int grad_count;
+} tsri_node;
+
+/** A value that a scope keeps alive; source, when not NULL, is what it was redistributed from. */
+typedef struct tsri_hold {
+    tsr_dtensor *value;
+    tsr_dtensor *source; /* owned */
+    int depth;
+} tsri_hold;
+
+typedef struct tsri_rope_cache {
+    tsr_buffer *table;
+    int64_t seq, dim, first;
+    double theta;
+} tsri_rope_cache;
+
+typedef struct tsri_call_counter {
+    const char *path;
+    uint64_t calls;
+} tsri_call_counter;
+
+struct tsr_tape {
+    tsr_comm *comm;
+    uint64_t seed;
+    int64_t step;
+    int micro_batch, micro_batch_count; /* micro_batch -1: none has begun in this step */
+    uint64_t epoch;
+    bool in_step, open, no_grad, in_backward, failed;
+    tsri_node **nodes;
+    int node_count, node_capacity;
+    const char **scopes; /* paths */
+    int depth, scope_capacity;
+    tsri_hold *holds;
+    int hold_count, hold_capacity;
+    tsri_inserted *inserted;
+    int inserted_count, inserted_capacity;
+    char **names; /* interned: labels of memory and kernels outlive the call */
+    int name_count, name_capacity;
+    tsri_call_counter *counters; /* dropout calls per path since tsr_tape_begin */
+    int counter_count, counter_capacity;
+    tsri_rope_cache *ropes;
+    int rope_count, rope_capacity;
+    tsr_buffer *count;  /* f64: tokens of the step */
+    tsr_buffer *loss;   /* f32: sum of the losses given to tsr_backward */
+    tsr_dtensor *one;   /* f32 scalar 1: the gradient of a loss */
+    unsigned loss_mask; /* axes over which loss is still to be summed */
+};
+
+/** A copy of text that lives as long as the tape. */
+tsr_status tsri_tape_intern(tsr_tape *tape, const char *text, const char **out);
+/** Keep value (one owner is taken over, also on failure) until the scope at depth is left. */
+tsr_status tsri_tape_hold(tsr_tape *tape, tsr_dtensor *value, tsr_dtensor *source, int depth);
+/** Depth at which value is held; the present depth if it is not. */
+int tsri_tape_hold_depth(const tsr_tape *tape, const tsr_dtensor *value);
+/** What the tape already has of source in layout; NULL: nothing. */
+tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source,
+                                 const tsr_layout *layout);
+/** Note a redistribution that op at path asked for. */
+tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bool backward,
+                            const tsr_dtensor *from, const tsr_layout *to);
+/** Drop every node and the scopes' holds. */
+void tsri_tape_drop(tsr_tape *tape);
+void tsri_tape_drop_holds(tsr_tape *tape);
+/** Append an empty node. */
+tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out);
+/** Release all that a node holds. */
+void tsri_node_clear(tsri_node *node);
+/** Number of this call in its path since tsr_tape_begin, from 0. */
+tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out);
+
+/* ---- apply ---- */
+
+/** The node that made value if it counts on the tape now, else -1. */
+int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value);
+/** Fail if a parameter among the inputs of mask has no memory at the moment. */
+tsr_status tsri_op_check_params(const tsri_op_call *call, unsigned mask);
+/** "linear in layers.0.attn.q" into text; returns text. */
+const char *tsri_op_where(const tsri_op_call *call, char *text, size_t size);
+#define TSRI_WHERE_BYTES 192
+/** Redistribution as an operation; asked_by NULL: by the program itself. */
+tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, const char *asked_by,
+                        tsr_dtensor **out);
+
+/* ---- rules ---- */
+
+static inline tsr_placement tsri_shard(int dim)
+{
+    return (tsr_placement){.kind = TSR_SHARD, .dim = dim};
+}
+static inline tsr_placement tsri_replicate(void)
+{
+    return (tsr_placement){.kind = TSR_REPLICATE};
+}
+static inline tsr_placement tsri_partial(void)
+{
+    return (tsr_placement){.kind = TSR_PARTIAL};
+}
+static inline bool tsri_is_shard(const tsr_layout *layout, int axis, int dim)
+{
+    return layout->place[axis].kind == TSR_SHARD && layout->place[axis].dim == dim;
+}
+static inline bool tsri_place_equal(tsr_placement a, tsr_placement b)
+{
+    return a.kind == b.kind && (a.kind != TSR_SHARD || a.dim == b.dim);
+}
+int tsri_rule_axes(const tsri_op_call *call);
+/** layout with Replicate in place of Partial. */
+tsr_layout tsri_rule_whole(const tsr_layout *layout);
+/** want[i]: no Partial, and no shard of dims from first_dim on. */
+void tsri_rule_local_dims(tsri_op_call *call, int i, int first_dim);
+/** Let out split dims in the order in which first does, then as second does where first does not
+ *  split (an axis splits one dim at most). */
+void tsri_rule_order(tsr_layout *out, const tsr_layout *first, const tsr_layout *second);
+/** Bring two inputs of one shape to one layout; Partial stays where both are and keep_partial. */
+void tsri_rule_pair(tsri_op_call *call, int a, int b, bool keep_partial);
+/** Gradients of a parameter used whole on axes that split x: Partial there. */
+void tsri_rule_param_grad(tsri_op_call *call, int param, const tsr_layout *x);
+/** layout without its dims from ndim on; what splits those becomes Replicate. */
+tsr_layout tsri_rule_leading(const tsr_layout *layout, int ndim);
+/** Axes of size > 1 that shard dim. */
+unsigned tsri_rule_mask(const tsr_layout *layout, int dim);
+/** Product of the sizes of the axes that shard dim. */
+int64_t tsri_rule_ways(const tsr_layout *layout, int dim);
+/** Fail unless inputs a and b have one type. */
+tsr_status tsri_rule_same_type(const tsri_op_call *call, int a, int b, const char *what);
+
+/* ---- launches ---- */
+
+/** An empty kernel call of this operation on the compute stream. */
+tsri_call tsri_op_call_begin(const tsri_op_call *call);
+/** Launch kernel with args, whose field *workspace (NULL: none) receives what scratch it needs. */
+tsr_status tsri_op_launch(const tsri_op_call *call, tsri_call *launch, tsrk_id kernel, void *args,
+                          void **workspace);
+/** A dtensor of the step, labelled by the operation's path. */
+tsr_status tsri_op_acquire(const tsri_op_call *call, const tsr_layout *layout, tsr_dtype dtype,
+                           tsri_mem_kind kind, tsr_dtensor **out);
+/** y (+)= x * factor, of equal local counts. */
+tsr_status tsri_op_scale_into(tsr_comm *comm, const char *label, const tsr_dtensor *x, float factor,
+                              bool accumulate, tsr_dtensor *y);
+/** Product of the local extents of dims begin .. end. */
+int64_t tsri_local_span(const tsr_dtensor *tensor, int begin, int end);
+/** The same of a layout on this rank. */
+static inline int64_t tsri_op_rows(const tsr_dtensor *tensor)
+{
+    return tsri_local_span(tensor, 0, tensor->layout.ndim - 1);
+}
+static inline int64_t tsri_op_cols(const tsr_dtensor *tensor)
+{
+    return tensor->local_shape[tensor->layout.ndim - 1];
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file op_pointwise.c
+ * Element by element: gelu, silu(gate) * up, a + b, x * factor.
+ *
+ * gelu and silu_mul are not linear: their inputs must be whole. a + b and x * factor are, so
+ * Partial passes through them in both directions; the gradient of a + b is the same memory for
+ * both.
+ */
+#include "autograd_priv.h"
+
+#include <string.h>
+
+enum {
+    X = 0,
+    A = 0,
+    B = 1,
+    GATE = 0,
+    UP = 1
+};
+
+static void *grad_arg(tsri_op_call *call, tsri_call *launch, int i)
+{
+    return call->accumulate[i] ? tsri_inout(launch, call->din[i]) : tsri_out(launch, call->din[i]);
+}
+
+static tsr_status check_pair(const tsri_op_call *call)
+{
+    const tsr_layout *a = &call->want[A];
+    const tsr_layout *b = &call->want[B];
+    bool same = a->ndim == b->ndim;
+    char where[TSRI_WHERE_BYTES];
+
+    for (int d = 0; same && d < a->ndim; d++) {
+        same = a->shape[d] == b->shape[d];
+    }
+    if (!same) {
+        char x[TSRI_WHERE_BYTES];
+        char y[TSRI_WHERE_BYTES];
+
+        return TSR_RAISE(TSR_ERR_SHAPE, "%s: %s and %s, want one shape",
+                         tsri_op_where(call, where, sizeof(where)),
+                         tsri_format_shape(a->shape, a->ndim, x, sizeof(x)),
+                         tsri_format_shape(b->shape, b->ndim, y, sizeof(y)));
+    }
+    return TSR_OK;
+}
+
+/* ---- gelu ---- */
+
+static tsr_status gelu_rule(tsri_op_call *call)
+{
+    call->want[X] = tsri_rule_whole(&call->want[X]);
+    call->out_layout = call->want[X];
+    return TSR_OK;
+}
+
+static tsr_status gelu_forward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_gelu args = {.x = tsri_in(&launch, call->in[X]),
+                            .y = tsri_out(&launch, call->out),
+                            .n = call->out->local_count,
+                            .type = call->out->dtype};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, GELU, &args));
+    return TSR_OK;
+}
+
+static tsr_status gelu_backward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_gelu_bwd args = {.dy = tsri_in(&launch, call->dout),
+                                .x = tsri_in(&launch, call->in[X]),
+                                .dx = grad_arg(call, &launch, X),
+                                .n = call->dout->local_count,
+                                .type = call->dout->dtype,
+                                .accumulate = call->accumulate[X]};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, GELU_BWD, &args));
+    return TSR_OK;
+}
+
+static const tsri_op_def op_gelu = {.name = "gelu",
+                                    .rule = gelu_rule,
+                                    .forward = gelu_forward,
+                                    .backward = gelu_backward,
+                                    .keep_in = 1U << X,
+                                    .over_grad = 1U << X};
+
+tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
+{
+    TSR_TRY(tsri_op_apply(tape, &op_gelu, &x, 1, NULL, 0, out));
+    return TSR_OK;
+}
+
+/* ---- silu_mul ---- */
+
+static tsr_status silu_mul_rule(tsri_op_call *call)
+{
+    TSR_TRY(check_pair(call));
+    TSR_TRY(tsri_rule_same_type(call, GATE, UP, "up"));
+    tsri_rule_pair(call, GATE, UP, false);
+    call->out_layout = call->want[GATE];
+    return TSR_OK;
+}
+
+static tsr_status silu_mul_forward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_silu_mul args = {.gate = tsri_in(&launch, call->in[GATE]),
+                                .up = tsri_in(&launch, call->in[UP]),
+                                .y = tsri_out(&launch, call->out),
+                                .n = call->out->local_count,
+                                .type = call->out->dtype};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, SILU_MUL, &args));
+    return TSR_OK;
+}
+
+/* The kernel writes both gradients; one that nobody wants goes to scratch. */
+static tsr_status silu_mul_backward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    tsr_dtensor *scratch = NULL;
+    tsr_status status = TSR_OK;
+    tsrk_silu_mul_bwd args = {.dy = tsri_in(&launch, call->dout),
+                              .gate = tsri_in(&launch, call->in[GATE]),
+                              .up = tsri_in(&launch, call->in[UP]),
+                              .n = call->dout->local_count,
+                              .type = call->dout->dtype,
+                              .accumulate_dgate = call->accumulate[GATE],
+                              .accumulate_dup = call->accumulate[UP]};
+
+    if (call->din[GATE] == NULL || call->din[UP] == NULL) {
+        TSR_TRY(tsri_op_acquire(call, &call->dout->layout, call->dout->dtype, TSRI_MEM_WORKSPACE,
+                                &scratch));
+    }
+    args.dgate = call->din[GATE] != NULL ? grad_arg(call, &launch, GATE) : NULL;
+    args.dup = call->din[UP] != NULL ? grad_arg(call, &launch, UP) : NULL;
+    if (call->din[GATE] == NULL) {
+        args.dgate = tsri_out(&launch, scratch);
+    } else if (call->din[UP] == NULL) {
+        args.dup = tsri_out(&launch, scratch);
+    }
+    TSR_TRY_GOTO(status, TSRI_LAUNCH(&launch, SILU_MUL_BWD, &args), release_scratch);
+release_scratch:
+    tsr_dtensor_release(&scratch);
+    return status;
+}
+
+static const tsri_op_def op_silu_mul = {.name = "silu_mul",
+                                        .rule = silu_mul_rule,
+                                        .forward = silu_mul_forward,
+                                        .backward = silu_mul_backward,
+                                        .keep_in = 1U << GATE | 1U << UP};
+
+tsr_status tsr_op_silu_mul(tsr_tape *tape, tsr_dtensor *gate, tsr_dtensor *up, tsr_dtensor **out)
+{
+    tsr_dtensor *in[] = {gate, up};
+
+    TSR_TRY(tsri_op_apply(tape, &op_silu_mul, in, 2, NULL, 0, out));
+    return TSR_OK;
+}
+
+/* ---- add ---- */
+
+static tsr_status add_rule(tsri_op_call *call)
+{
+    TSR_TRY(check_pair(call));
+    tsri_rule_pair(call, A, B, true);
+    call->out_layout = call->want[A];
+    return TSR_OK;
+}
+
+static tsr_status add_forward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_add args = {.a = tsri_in(&launch, call->in[A]),
+                           .b = tsri_in(&launch, call->in[B]),
+                           .y = tsri_out(&launch, call->out),
+                           .n = call->out->local_count,
+                           .a_type = call->in[A]->dtype,
+                           .b_type = call->in[B]->dtype,
+                           .y_type = call->out->dtype};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, ADD, &args));
+    return TSR_OK;
+}
+
+static tsr_status add_backward(tsri_op_call *call)
+{
+    for (int i = A; i <= B; i++) {
+        if (!call->needs_grad[i]) {
+            continue;
+        }
+        if (call->in_dtype[i] == call->dout->dtype) {
+            call->din[i] = tsr_dtensor_retain(call->dout);
+            continue;
+        }
+        TSR_TRY(tsri_op_acquire(call, &call->dout->layout, call->in_dtype[i], TSRI_MEM_ACTIVATION,
+                                &call->din[i]));
+        TSR_TRY(tsri_op_scale_into(call->comm, call->path, call->dout, 1.0F, false, call->din[i]));
+    }
+    return TSR_OK;
+}
+
+static const tsri_op_def op_add = {.name = "add",
+                                   .rule = add_rule,
+                                   .forward = add_forward,
+                                   .backward = add_backward,
+                                   .linear = true,
+                                   .makes_grad = 1U << A | 1U << B};
+
+tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b, tsr_dtensor **out)
+{
+    tsr_dtensor *in[] = {a, b};
+
+    TSR_TRY(tsri_op_apply(tape, &op_add, in, 2, NULL, 0, out));
+    return TSR_OK;
+}
+
+/* ---- scale ---- */
+
+typedef struct scale_attr {
+    float factor;
+} scale_attr;
+
+static float scale_factor(const tsri_op_call *call)
+{
+    scale_attr attr;
+
+    memcpy(&attr, call->attr, sizeof(attr));
+    return attr.factor;
+}
+
+static tsr_status scale_rule(tsri_op_call *call)
+{
+    call->out_layout = call->want[X];
+    return TSR_OK;
+}
+
+static tsr_status scale_forward(tsri_op_call *call)
+{
+    TSR_TRY(tsri_op_scale_into(call->comm, call->path, call->in[X], scale_factor(call), false,
+                               call->out));
+    return TSR_OK;
+}
+
+static tsr_status scale_backward(tsri_op_call *call)
+{
+    TSR_TRY(tsri_op_acquire(call, &call->dout->layout, call->dout->dtype, TSRI_MEM_ACTIVATION,
+                            &call->din[X]));
+    TSR_TRY(tsri_op_scale_into(call->comm, call->path, call->dout, scale_factor(call), false,
+                               call->din[X]));
+    return TSR_OK;
+}
+
+static const tsri_op_def op_scale = {.name = "scale",
+                                     .rule = scale_rule,
+                                     .forward = scale_forward,
+                                     .backward = scale_backward,
+                                     .linear = true,
+                                     .makes_grad = 1U << X};
+
+tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor, tsr_dtensor **out)
+{
+    const scale_attr attr = {.factor = (float)factor};
+
+    TSR_TRY(tsri_op_apply(tape, &op_scale, &x, 1, &attr, sizeof(attr), out));
+    return TSR_OK;
+}

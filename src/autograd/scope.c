@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file scope.c
+ * What the tape remembers while it records: scopes and the values they hold, nodes, names.
+ *
+ * Every value has one hold, at the depth of the scope that made it. Leaving a scope drops the holds
+ * of its depth, except the one on its result, which moves one scope out. A copy of a value in
+ * another layout is held where the value is, so that later users find it instead of moving again.
+ */
+#include "autograd_priv.h"
+
+#include <string.h>
+
+tsr_status tsri_tape_intern(tsr_tape *tape, const char *text, const char **out)
+{
+    char *copy = NULL;
+
+    for (int i = 0; i < tape->name_count; i++) {
+        if (strcmp(tape->names[i], text) == 0) {
+            *out = tape->names[i];
+            return TSR_OK;
+        }
+    }
+    TSR_TRY(tsri_grow(&tape->names, &tape->name_capacity, tape->name_count + 1,
+                      sizeof(tape->names[0])));
+    TSR_TRY(tsri_strdup(text, &copy));
+    tape->names[tape->name_count++] = copy;
+    *out = copy;
+    return TSR_OK;
+}
+
+tsr_status tsri_tape_enter(tsr_tape *tape, const char *path)
+{
+    const char *name = NULL;
+
+    TSR_TRY(tsri_tape_intern(tape, path, &name));
+    TSR_TRY(
+        tsri_grow(&tape->scopes, &tape->scope_capacity, tape->depth + 1, sizeof(tape->scopes[0])));
+    tape->scopes[tape->depth++] = name;
+    return TSR_OK;
+}
+
+static void drop_hold(tsri_hold *hold)
+{
+    tsr_dtensor_release(&hold->source);
+    tsr_dtensor_release(&hold->value);
+}
+
+void tsri_tape_leave(tsr_tape *tape, tsr_dtensor *keep)
+{
+    int kept = 0;
+
+    for (int i = 0; i < tape->hold_count; i++) {
+        tsri_hold *hold = &tape->holds[i];
+
+        if (hold->depth >= tape->depth && hold->value != keep) {
+            drop_hold(hold);
+            continue;
+        }
+        if (hold->depth >= tape->depth) {
+            hold->depth = tape->depth > 0 ? tape->depth - 1 : 0;
+        }
+        tape->holds[kept++] = *hold;
+    }
+    tape->hold_count = kept;
+    if (tape->depth > 0) {
+        tape->depth--;
+    }
+}
+
+tsr_status tsri_tape_hold(tsr_tape *tape, tsr_dtensor *value, tsr_dtensor *source, int depth)
+{
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(
+        status,
+        tsri_grow(&tape->holds, &tape->hold_capacity, tape->hold_count + 1, sizeof(tape->holds[0])),
+        release_value);
+    tape->holds[tape->hold_count++] =
+        (tsri_hold){.value = value,
+                    .source = source != NULL ? tsr_dtensor_retain(source) : NULL,
+                    .depth = depth};
+    return TSR_OK;
+release_value:
+    tsr_dtensor_release(&value);
+    return status;
+}
+
+int tsri_tape_hold_depth(const tsr_tape *tape, const tsr_dtensor *value)
+{
+    for (int i = tape->hold_count - 1; i >= 0; i--) {
+        if (tape->holds[i].value == value) {
+            return tape->holds[i].depth;
+        }
+    }
+    return tape->depth;
+}
+
+tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source,
+                                 const tsr_layout *layout)
+{
+    for (int i = tape->hold_count - 1; i >= 0; i--) {
+        const tsri_hold *hold = &tape->holds[i];
+
+        if (hold->source == source && tsr_layout_equal(&hold->value->layout, layout)) {
+            return hold->value;
+        }
+    }
+    return NULL;
+}
+
+tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bool backward,
+                            const tsr_dtensor *from, const tsr_layout *to)
+{
+    TSR_TRY(tsri_grow(&tape->inserted, &tape->inserted_capacity, tape->inserted_count + 1,
+                      sizeof(tape->inserted[0])));
+    tape->inserted[tape->inserted_count++] = (tsri_inserted){.path = path,
+                                                             .op = op,
+                                                             .backward = backward,
+                                                             .from = from->layout,
+                                                             .to = *to,
+                                                             .bytes = tsri_dtensor_bytes(from)};
+    return TSR_OK;
+}
+
+void tsri_node_clear(tsri_node *node)
+{
+    for (int i = 0; i < TSRI_OP_MAX_IN; i++) {
+        tsr_dtensor_release(&node->call.in[i]);
+        tsri_param_release(&node->param[i]);
+    }
+    for (int i = 0; i < node->call.saved_count; i++) {
+        tsr_dtensor_release(&node->call.saved[i]);
+    }
+    for (int i = 0; i < node->grad_count; i++) {
+        tsr_dtensor_release(&node->grad[i]);
+    }
+    node->grad_count = 0;
+    node->call.saved_count = 0;
+    tsr_dtensor_release(&node->call.out);
+    tsr_dtensor_release(&node->call.dout);
+}
+
+void tsri_tape_drop_holds(tsr_tape *tape)
+{
+    for (int i = 0; i < tape->hold_count; i++) {
+        drop_hold(&tape->holds[i]);
+    }
+    tape->hold_count = 0;
+    tape->depth = 0;
+}
+
+void tsri_tape_drop(tsr_tape *tape)
+{
+    while (tape->node_count > 0) {
+        tsri_node *node = tape->nodes[--tape->node_count];
+
+        tsri_node_clear(node);
+        tsri_free(&node);
+    }
+    tsri_tape_drop_holds(tape);
+    tape->epoch++;
+    tape->open = false;
+    tape->in_backward = false;
+}
+
+tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out)
+{
+    tsri_node *node = NULL;
+
+    TSR_TRY(tsri_grow(&tape->nodes, &tape->node_capacity, tape->node_count + 1,
+                      sizeof(tape->nodes[0])));
+    TSR_TRY(tsri_alloc(1, sizeof(*node), &node));
+    for (int i = 0; i < TSRI_OP_MAX_IN; i++) {
+        node->source[i] = -1;
+    }
+    *index_out = tape->node_count;
+    tape->nodes[tape->node_count++] = node;
+    *out = node;
+    return TSR_OK;
+}
+
+tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context)
+{
+    tsri_node *node = NULL;
+    int index = 0;
+
+    if (!tape->open) {
+        return TSR_RAISE(TSR_ERR_STATE, "marker in \"%s\" before tsr_tape_begin",
+                         tsri_tape_path(tape));
+    }
+    if (tape->no_grad) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_tape_node(tape, &node, &index));
+    node->marker = fn;
+    node->marker_context = context;
+    return TSR_OK;
+}
+
+tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out)
+{
+    for (int i = 0; i < tape->counter_count; i++) {
+        if (tape->counters[i].path == path) {
+            *out = tape->counters[i].calls++;
+            return TSR_OK;
+        }
+    }
+    TSR_TRY(tsri_grow(&tape->counters, &tape->counter_capacity, tape->counter_count + 1,
+                      sizeof(tape->counters[0])));
+    tape->counters[tape->counter_count++] = (tsri_call_counter){.path = path, .calls = 1};
+    *out = 0;
+    return TSR_OK;
+}

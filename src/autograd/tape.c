@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file tape.c
+ * The tape's life: steps, micro-batches, and the two device scalars of a step.
+ *
+ * Two things keep a value's memory: the scope in which it was made (scope.c), and the nodes whose
+ * backward needs its bytes. Whichever goes last gives it back, so the peak is what backward needs
+ * and nothing more. A step's token count and its loss stay on the device; the host reads them late.
+ */
+#include "autograd_priv.h"
+
+#include <string.h>
+
+enum {
+    /* Epoch 0 is that of dtensors that no tape made. */
+    FIRST_EPOCH = 1
+};
+
+static tsr_status open_scalars(tsr_tape *tape)
+{
+    tsr_layout layout;
+    const float one = 1.0F;
+
+    TSR_TRY(
+        tsri_comm_buffer(tape->comm, sizeof(double), TSRI_MEM_OTHER, "token count", &tape->count));
+    TSR_TRY(tsri_comm_buffer(tape->comm, sizeof(float), TSRI_MEM_OTHER, "loss", &tape->loss));
+    TSR_TRY(tsr_layout_init(tsr_comm_mesh(tape->comm), NULL, 0, &layout));
+    TSR_TRY(tsr_dtensor_create(tape->comm, &layout, TSR_F32, "one", &tape->one));
+    TSR_TRY(tsr_dtensor_write(tape->one, &one));
+    return TSR_OK;
+}
+
+tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out)
+{
+    tsr_tape *tape = NULL;
+    tsr_status status = TSR_OK;
+
+    if (comm == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a tape wants a comm");
+    }
+    TSR_TRY(tsri_alloc(1, sizeof(*tape), &tape));
+    tape->comm = tsr_comm_retain(comm);
+    tape->epoch = FIRST_EPOCH;
+    tape->micro_batch = -1;
+    TSR_TRY_GOTO(status, open_scalars(tape), destroy_tape);
+    *out = tape;
+    return TSR_OK;
+destroy_tape:
+    tsr_tape_destroy(&tape);
+    return status;
+}
+
+void tsr_tape_destroy(tsr_tape **tape_)
+{
+    tsr_tape *tape = *tape_;
+
+    if (tape == NULL) {
+        return;
+    }
+    tsri_tape_drop(tape);
+    if (tape->in_step) {
+        tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    }
+    (void)tsri_stream_sync(tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE));
+    for (int i = 0; i < tape->rope_count; i++) {
+        tsri_buffer_release(&tape->ropes[i].table);
+    }
+    tsr_dtensor_release(&tape->one);
+    tsri_buffer_release(&tape->loss);
+    tsri_buffer_release(&tape->count);
+    for (int i = 0; i < tape->name_count; i++) {
+        tsri_free(&tape->names[i]);
+    }
+    tsri_free(&tape->names);
+    tsri_free(&tape->ropes);
+    tsri_free(&tape->counters);
+    tsri_free(&tape->inserted);
+    tsri_free(&tape->holds);
+    tsri_free(&tape->scopes);
+    tsri_free(&tape->nodes);
+    tsr_comm_release(&tape->comm);
+    tsri_free(&tape);
+    *tape_ = NULL;
+}
+
+/* ---- steps ---- */
+
+static tsr_status check_labels(tsr_dtensor *const *labels, int count)
+{
+    if (count < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a step of %d micro-batches, wants at least 1", count);
+    }
+    for (int i = 0; i < count; i++) {
+        if (labels[i]->dtype != TSR_I32) {
+            return TSR_RAISE(TSR_ERR_INVALID, "labels of micro-batch %d are %s, want i32", i,
+                             tsr_dtype_name(labels[i]->dtype));
+        }
+        for (int axis = 0; axis < tsr_mesh_axis_count(labels[i]->layout.mesh); axis++) {
+            if (!tsri_place_equal(labels[i]->layout.place[axis], labels[0]->layout.place[axis])) {
+                return TSR_RAISE(TSR_ERR_PLACEMENT,
+                                 "labels of micro-batch %d and 0 lie differently on axis \"%s\"", i,
+                                 tsr_mesh_axis_name(labels[i]->layout.mesh, axis));
+            }
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int count)
+{
+    unsigned mask = 0;
+
+    for (int i = 0; i < count; i++) {
+        tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
+                            .label = "token count"};
+        tsrk_count_labels args = {.labels = tsri_in(&launch, labels[i]),
+                                  .n = labels[i]->local_count,
+                                  .ignore_index = TSR_IGNORE_INDEX,
+                                  .accumulate = i > 0};
+
+        args.out = i > 0 ? tsri_arg_inout(&launch, tape->count, 0, sizeof(double))
+                         : tsri_arg_out(&launch, tape->count, 0, sizeof(double));
+        TSR_TRY(TSRI_LAUNCH(&launch, COUNT_LABELS, &args));
+    }
+    for (int dim = 0; dim < labels[0]->layout.ndim; dim++) {
+        mask |= tsri_rule_mask(&labels[0]->layout, dim);
+    }
+    if (mask != 0) {
+        TSR_TRY(tsri_comm_all_reduce(tape->comm, mask, tape->count, 0, 1, TSR_F64, TSRI_SUM,
+                                     "token count"));
+    }
+    return TSR_OK;
+}
+
+static tsr_status zero_loss(tsr_tape *tape)
+{
+    tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
+                        .label = "loss"};
+    const tsrk_zero args = {.out = tsri_arg_out(&launch, tape->loss, 0, sizeof(float)),
+                            .bytes = sizeof(float)};
+
+    tape->loss_mask = 0;
+    TSR_TRY(TSRI_LAUNCH(&launch, ZERO, &args));
+    return TSR_OK;
+}
+
+/* What a failed step left behind. */
+static void abandon_step(tsr_tape *tape)
+{
+    tsri_tape_drop(tape);
+    tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    tape->in_step = false;
+    tape->open = false;
+    tape->failed = false;
+}
+
+static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
+{
+    TSR_TRY(zero_loss(tape));
+    TSR_TRY(count_tokens(tape, labels, micro_batch_count));
+    return TSR_OK;
+}
+
+tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
+                          int micro_batch_count)
+{
+    tsr_device *device = tsri_comm_device(tape->comm);
+
+    if (tape->in_step && tape->failed) {
+        abandon_step(tape);
+    }
+    if (tape->in_step) {
+        return TSR_RAISE(TSR_ERR_STATE, "step %lld begins before step %lld has ended",
+                         (long long)step, (long long)tape->step);
+    }
+    TSR_TRY(check_labels(labels, micro_batch_count));
+    if (device->recorder != NULL) {
+        int number = 0;
+
+        TSR_TRY(tsri_to_int(step, "step", &number));
+        tsri_recorder_set_step(device, number);
+    }
+    TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm)));
+    tape->in_step = true;
+    tape->failed = false;
+    tape->step = step;
+    tape->micro_batch = -1;
+    tape->micro_batch_count = micro_batch_count;
+    {
+        const tsr_status status = begin_step(tape, labels, micro_batch_count);
+
+        if (status != TSR_OK) {
+            abandon_step(tape);
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
+{
+    if (!tape->in_step || tape->failed) {
+        return TSR_RAISE(TSR_ERR_STATE, "micro-batch %d begins %s", micro_batch,
+                         tape->in_step ? "in a step that failed" : "outside of a step");
+    }
+    if (micro_batch != tape->micro_batch + 1 || micro_batch >= tape->micro_batch_count) {
+        return TSR_RAISE(TSR_ERR_STATE, "micro-batch %d of %d begins, expected %d", micro_batch,
+                         tape->micro_batch_count, tape->micro_batch + 1);
+    }
+    tsri_tape_drop(tape);
+    tape->micro_batch = micro_batch;
+    tape->inserted_count = 0;
+    tape->counter_count = 0;
+    tape->no_grad = false;
+    tape->open = true;
+    return TSR_OK;
+}
+
+tsr_status tsr_step_loss(tsr_tape *tape, double *out)
+{
+    float loss = 0.0F;
+
+    if (tape->loss_mask != 0) {
+        const unsigned mask = tape->loss_mask;
+
+        tape->loss_mask = 0;
+        TSR_TRY(
+            tsri_comm_all_reduce(tape->comm, mask, tape->loss, 0, 1, TSR_F32, TSRI_SUM, "loss"));
+    }
+    TSR_TRY(tsri_read(tape->loss, 0, &loss, sizeof(loss),
+                      tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    *out = (double)loss;
+    return TSR_OK;
+}
+
+tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
+{
+    double count = 0.0;
+
+    TSR_TRY(tsri_read(tape->count, 0, &count, sizeof(count),
+                      tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    *out = count;
+    return TSR_OK;
+}
+
+tsr_status tsr_step_end(tsr_tape *tape)
+{
+    if (!tape->in_step) {
+        return TSR_RAISE(TSR_ERR_STATE, "a step ends that has not begun");
+    }
+    if (tape->failed) {
+        abandon_step(tape);
+        return TSR_OK;
+    }
+    tsri_tape_drop(tape);
+    tape->in_step = false;
+    tape->open = false;
+    {
+        const tsr_status status = tsri_arena_step_end(tsri_comm_arena(tape->comm));
+
+        if (status != TSR_OK) {
+            tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
+    }
+    return TSR_OK;
+}
+
+/* ---- facts ---- */
+
+const char *tsri_tape_path(const tsr_tape *tape)
+{
+    return tape->depth > 0 ? tape->scopes[tape->depth - 1] : "";
+}
+
+tsr_comm *tsri_tape_comm(const tsr_tape *tape)
+{
+    return tape->comm;
+}
+
+int64_t tsri_tape_step(const tsr_tape *tape)
+{
+    return tape->step;
+}
+
+int tsri_tape_micro_batch(const tsr_tape *tape)
+{
+    return tape->micro_batch;
+}
+
+int tsri_tape_micro_batch_count(const tsr_tape *tape)
+{
+    return tape->micro_batch_count;
+}
+
+bool tsri_tape_in_backward(const tsr_tape *tape)
+{
+    return tape->in_backward;
+}
+
+tsr_buffer *tsri_tape_token_count(const tsr_tape *tape)
+{
+    return tape->count;
+}
+
+void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed)
+{
+    tape->seed = seed;
+}
+
+void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad)
+{
+    tape->no_grad = no_grad;
+}
+
+const tsri_inserted *tsri_tape_inserted(const tsr_tape *tape, int *count_out)
+{
+    *count_out = tape->inserted_count;
+    return tape->inserted;
+}
+
+bool tsri_tape_no_grad(const tsr_tape *tape)
+{
+    return tape->no_grad;
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file tape_backward.c
+ * Playing gradients backward.
+ *
+ * Nodes are visited in reverse order; when one is reached, all contributions to its output's
+ * gradient have arrived. They wait in the layouts in which they came (one accumulator per layout),
+ * so that Partial contributions are added up before the one reduction that the node may need. A
+ * gradient's memory may be shared (an addition hands the same bytes to both inputs), hence nothing
+ * is written in place that has a second owner. What a node holds goes as soon as it has run.
+ */
+#include "autograd_priv.h"
+
+/* Where the kernel's result for one input goes. */
+typedef enum target_kind {
+    TARGET_NONE,   /* no gradient wanted */
+    TARGET_DIRECT, /* written or added where it belongs */
+    TARGET_OWNED   /* a dtensor of its own, to be delivered */
+} target_kind;
+
+static bool is_unique(const tsr_dtensor *tensor)
+{
+    return tensor->owners == 1 && tensor->storage != NULL && tensor->storage->owners == 1 &&
+           tensor->storage->arena != NULL;
+}
+
+/* sum (+)= more, both of one layout: takes over both owners and gives one. */
+static tsr_status add_owned(tsri_op_call *call, tsr_dtensor *sum, tsr_dtensor *more,
+                            tsr_dtensor **out)
+{
+    tsr_status status = TSR_OK;
+    tsr_dtensor *target = NULL;
+
+    if (is_unique(sum)) {
+        TSR_TRY_GOTO(status, tsri_op_scale_into(call->comm, call->path, more, 1.0F, true, sum),
+                     release_both);
+        tsr_dtensor_release(&more);
+        *out = sum;
+        return TSR_OK;
+    }
+    if (is_unique(more)) {
+        TSR_TRY_GOTO(status, tsri_op_scale_into(call->comm, call->path, sum, 1.0F, true, more),
+                     release_both);
+        tsr_dtensor_release(&sum);
+        *out = more;
+        return TSR_OK;
+    }
+    TSR_TRY_GOTO(status,
+                 tsri_op_acquire(call, &sum->layout, sum->dtype, TSRI_MEM_ACTIVATION, &target),
+                 release_both);
+    {
+        tsri_call launch = tsri_op_call_begin(call);
+        const tsrk_add args = {.a = tsri_in(&launch, sum),
+                               .b = tsri_in(&launch, more),
+                               .y = tsri_out(&launch, target),
+                               .n = sum->local_count,
+                               .a_type = sum->dtype,
+                               .b_type = more->dtype,
+                               .y_type = target->dtype};
+
+        TSR_TRY_GOTO(status, TSRI_LAUNCH(&launch, ADD, &args), release_target);
+    }
+    tsr_dtensor_release(&sum);
+    tsr_dtensor_release(&more);
+    *out = target;
+    return TSR_OK;
+release_target:
+    tsr_dtensor_release(&target);
+release_both:
+    tsr_dtensor_release(&sum);
+    tsr_dtensor_release(&more);
+    return status;
+}
+
+/* grad in layout to; takes over the owner of grad. */
+static tsr_status convert_owned(tsri_op_call *call, tsr_dtensor *grad, const tsr_layout *to,
+                                tsr_dtensor **out)
+{
+    tsr_status status = TSR_OK;
+
+    if (tsr_layout_equal(&grad->layout, to)) {
+        *out = grad;
+        return TSR_OK;
+    }
+    TSR_TRY_GOTO(status, tsri_tape_insert(call->tape, call->path, call->def->name, true, grad, to),
+                 release_grad);
+    TSR_TRY_GOTO(status, tsri_redistribute(grad, to, NULL, out), release_grad);
+release_grad:
+    tsr_dtensor_release(&grad);
+    return status;
+}
+
+/* One more contribution to the gradient of what node made; takes over the owner of grad. */
+static tsr_status contribute(tsri_node *node, tsr_dtensor *grad)
+{
+    tsri_op_call *call = &node->call;
+
+    for (int i = 0; i < node->grad_count; i++) {
+        if (tsr_layout_equal(&node->grad[i]->layout, &grad->layout)) {
+            tsr_dtensor *sum = node->grad[i];
+
+            node->grad[i] = node->grad[--node->grad_count];
+            TSR_TRY(add_owned(call, sum, grad, &sum));
+            node->grad[node->grad_count++] = sum;
+            return TSR_OK;
+        }
+    }
+    if (node->grad_count == TSRI_NODE_MAX_GRADS) {
+        tsr_dtensor *sum = node->grad[0];
+
+        TSR_TRY(convert_owned(call, grad, &call->grad_want, &grad));
+        node->grad[0] = node->grad[--node->grad_count];
+        {
+            const tsr_status status = convert_owned(call, sum, &call->grad_want, &sum);
+
+            if (status != TSR_OK) {
+                tsr_dtensor_release(&grad);
+                return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+            }
+        }
+        TSR_TRY(add_owned(call, sum, grad, &grad));
+        TSR_TRY(contribute(node, grad));
+        return TSR_OK;
+    }
+    node->grad[node->grad_count++] = grad;
+    return TSR_OK;
+}
+
+/* ---- parameters ---- */
+
+static tsr_status param_target(tsri_op_call *call, tsr_param *param, const tsr_layout *layout,
+                               tsr_dtensor **out, bool *accumulate_out)
+{
+    char where[TSRI_WHERE_BYTES];
+
+    if (param->sink == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE, "%s: nothing takes the gradient of parameter %s",
+                         tsri_op_where(call, where, sizeof(where)), param->name);
+    }
+    TSR_TRY(param->sink->destination(param->sink_context, param, layout, out, accumulate_out));
+    if (*out != NULL && (*out)->local_count != param->value->local_count) {
+        return TSR_RAISE(TSR_ERR_INTERNAL,
+                         "%s: gradient of parameter %s has %lld elements, not %lld",
+                         tsri_op_where(call, where, sizeof(where)), param->name,
+                         (long long)(*out)->local_count, (long long)param->value->local_count);
+    }
+    return TSR_OK;
+}
+
+/* ---- one operation ---- */
+
+static tsr_dtensor *find_grad(tsri_node *node, const tsr_layout *layout)
+{
+    for (int i = 0; i < node->grad_count; i++) {
+        if (tsr_layout_equal(&node->grad[i]->layout, layout) && is_unique(node->grad[i])) {
+            return node->grad[i];
+        }
+    }
+    return NULL;
+}
+
+/* Another input of this call comes from the same node: each then writes memory of its own. */
+static bool source_repeats(const tsri_node *node, int i)
+{
+    for (int j = 0; j < node->call.in_count; j++) {
+        if (j != i && node->source[j] == node->source[i] && node->call.needs_grad[j]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* tensor's memory as the gradient of input i: the type fits, and nobody else looks at it. */
+static bool can_write_over(const tsri_op_call *call, int i, const tsr_dtensor *tensor)
+{
+    return tensor != NULL && is_unique(tensor) && tensor->dtype == call->in_dtype[i] &&
+           tsr_layout_equal(&tensor->layout, &call->grad_layout[i]);
+}
+
+static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_kind *kind)
+{
+    tsri_op_call *call = &node->call;
+    const unsigned bit = 1U << i;
+    const tsr_layout *layout = &call->grad_layout[i];
+    tsr_dtensor *reuse = NULL;
+
+    if (node->param[i] != NULL && (call->def->no_accumulate & bit) == 0) {
+        TSR_TRY(param_target(call, node->param[i], layout, &call->din[i], &call->accumulate[i]));
+        *kind = call->din[i] != NULL ? TARGET_DIRECT : TARGET_NONE;
+        return TSR_OK;
+    }
+    if (node->param[i] == NULL && (call->def->no_accumulate & bit) == 0 &&
+        !source_repeats(node, i)) {
+        reuse = find_grad(tape->nodes[node->source[i]], layout);
+    }
+    if (reuse != NULL) {
+        call->din[i] = reuse;
+        call->accumulate[i] = true;
+        *kind = TARGET_DIRECT;
+        return TSR_OK;
+    }
+    *kind = TARGET_OWNED;
+    if ((call->def->over_grad & bit) != 0 && can_write_over(call, i, call->dout)) {
+        call->din[i] = tsr_dtensor_retain(call->dout);
+    } else if ((call->def->over_in & bit) != 0 && can_write_over(call, i, call->in[i])) {
+        call->din[i] = tsr_dtensor_retain(call->in[i]);
+    } else {
+        TSR_TRY(
+            tsri_op_acquire(call, layout, call->in_dtype[i], TSRI_MEM_ACTIVATION, &call->din[i]));
+    }
+    return TSR_OK;
+}
+
+/* A finished gradient of input i to where it belongs; takes over its owner. */
+static tsr_status deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
+{
+    tsri_op_call *call = &node->call;
+    tsr_dtensor *dest = NULL;
+    bool accumulate = false;
+    tsr_status status = TSR_OK;
+
+    if (node->param[i] == NULL) {
+        TSR_TRY(contribute(tape->nodes[node->source[i]], grad));
+        return TSR_OK;
+    }
+    TSR_TRY_GOTO(status, param_target(call, node->param[i], &grad->layout, &dest, &accumulate),
+                 release_grad);
+    if (dest != NULL) {
+        TSR_TRY_GOTO(status,
+                     tsri_op_scale_into(call->comm, call->path, grad, 1.0F, accumulate, dest),
+                     release_grad);
+    }
+release_grad:
+    tsr_dtensor_release(&grad);
+    return status;
+}
+
+/* The operation's backward for call->dout; the results go where they belong. */
+static tsr_status run_backward(tsr_tape *tape, tsri_node *node)
+{
+    tsri_op_call *call = &node->call;
+    target_kind kind[TSRI_OP_MAX_IN] = {TARGET_NONE};
+    tsr_status status = TSR_OK;
+
+    for (int i = 0; i < call->in_count; i++) {
+        call->din[i] = NULL;
+        call->accumulate[i] = false;
+    }
+    for (int i = 0; i < call->in_count; i++) {
+        if (!call->needs_grad[i]) {
+            continue;
+        }
+        if ((call->def->makes_grad & (1U << i)) != 0) {
+            kind[i] = TARGET_OWNED;
+        } else {
+            TSR_TRY_GOTO(status, choose_target(tape, node, i, &kind[i]), release_owned);
+        }
+    }
+    TSR_TRY_GOTO(status, tsri_op_check_params(call, call->keep_in), release_owned);
+    TSR_TRY_GOTO(status, call->def->backward(call), release_owned);
+    for (int i = 0; i < call->in_count; i++) {
+        if (kind[i] == TARGET_OWNED && call->din[i] != NULL) {
+            tsr_dtensor *grad = call->din[i];
+
+            kind[i] = TARGET_NONE;
+            TSR_TRY_GOTO(status, deliver(tape, node, i, grad), release_owned);
+        }
+    }
+release_owned:
+    for (int i = 0; i < call->in_count; i++) {
+        if (kind[i] == TARGET_OWNED) {
+            tsr_dtensor_release(&call->din[i]);
+        }
+        call->din[i] = NULL;
+    }
+    return status;
+}
+
+/* What an operation that takes Partial wants of one gradient: Partial may stay where out is
+ * Replicate. */
+static tsr_layout linear_want(const tsri_op_call *call, const tsr_dtensor *grad)
+{
+    tsr_layout want = call->grad_want;
+
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        if (call->out_layout.place[axis].kind == TSR_REPLICATE &&
+            grad->layout.place[axis].kind == TSR_PARTIAL) {
+            want.place[axis] = tsri_partial();
+        }
+    }
+    return want;
+}
+
+/* The next gradient to play through node: for a linear operation each as it came, for others the
+ * sum of all in the layout that the operation wants. */
+static tsr_status take_grad(tsri_node *node, tsr_dtensor **out)
+{
+    tsri_op_call *call = &node->call;
+    tsr_dtensor *sum = node->grad[--node->grad_count];
+    const tsr_layout want = call->def->linear ? linear_want(call, sum) : call->grad_want;
+
+    TSR_TRY(convert_owned(call, sum, &want, &sum));
+    while (!call->def->linear && node->grad_count > 0) {
+        tsr_dtensor *more = node->grad[--node->grad_count];
+        const tsr_status status = convert_owned(call, more, &want, &more);
+
+        if (status != TSR_OK) {
+            tsr_dtensor_release(&sum);
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
+        TSR_TRY(add_owned(call, sum, more, &sum));
+    }
+    *out = sum;
+    return TSR_OK;
+}
+
+static tsr_status play(tsr_tape *tape, tsri_node *node)
+{
+    if (node->marker != NULL) {
+        TSR_TRY(node->marker(node->marker_context, tape));
+        return TSR_OK;
+    }
+    while (node->grad_count > 0) {
+        TSR_TRY(take_grad(node, &node->call.dout));
+        TSR_TRY(run_backward(tape, node));
+        tsr_dtensor_release(&node->call.dout);
+    }
+    return TSR_OK;
+}
+
+static tsr_status play_all(tsr_tape *tape)
+{
+    while (tape->node_count > 0) {
+        tsri_node *node = tape->nodes[tape->node_count - 1];
+
+        TSR_TRY(play(tape, node));
+        tsri_node_clear(node);
+        tsri_free(&node);
+        tape->node_count--;
+    }
+    return TSR_OK;
+}
+
+/* ---- the loss ---- */
+
+static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
+{
+    if (!tape->open || tape->failed) {
+        return TSR_RAISE(TSR_ERR_STATE, "backward %s",
+                         tape->failed ? "in a step that failed" : "before tsr_tape_begin");
+    }
+    if (loss->layout.ndim != 0 || loss->dtype != TSR_F32) {
+        return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
+                         loss->layout.ndim, tsr_dtype_name(loss->dtype));
+    }
+    if (tsri_tape_node_of(tape, loss) < 0) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "backward of a loss that this micro-batch did not make from anything "
+                         "that has a gradient");
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_loss(tsr_tape *tape, const tsr_dtensor *loss)
+{
+    tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
+                        .label = "loss"};
+    const tsrk_scale args = {.x = tsri_in(&launch, loss),
+                             .y = tsri_arg_inout(&launch, tape->loss, 0, sizeof(float)),
+                             .n = 1,
+                             .factor = 1.0F,
+                             .x_type = TSR_F32,
+                             .y_type = TSR_F32,
+                             .accumulate = true};
+    unsigned mask = 0;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(loss->layout.mesh); axis++) {
+        if (loss->layout.place[axis].kind == TSR_PARTIAL &&
+            tsr_mesh_axis_size(loss->layout.mesh, axis) > 1) {
+            mask |= 1U << axis;
+        }
+    }
+    tape->loss_mask = mask;
+    TSR_TRY(TSRI_LAUNCH(&launch, SCALE, &args));
+    return TSR_OK;
+}
+
+static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
+{
+    tsri_node *node = tape->nodes[loss->node];
+
+    TSR_TRY(add_loss(tape, loss));
+    TSR_TRY(contribute(node, tsr_dtensor_retain(tape->one)));
+    tsri_tape_drop_holds(tape);
+    TSR_TRY(play_all(tape));
+    return TSR_OK;
+}
+
+tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss)
+{
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(check_loss(tape, loss));
+    tape->in_backward = true;
+    TSR_TRY_GOTO(status, backward(tape, loss), mark_failed);
+    tsri_tape_drop(tape);
+    return TSR_OK;
+mark_failed:
+    tsri_tape_drop(tape);
+    tape->failed = true;
+    return status;
+}

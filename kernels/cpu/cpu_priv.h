@@ -7,6 +7,9 @@
  * Every cpu kernel gives the same bits for any number of threads: work is cut into pieces whose
  * borders depend on sizes alone, and no sum crosses a piece in an order that threads decide.
  *
+ * Teams. A kernel uses up to omp_get_max_threads() of its calling thread, and its workspace must be
+ * sized for as many: each member has a slice of it.
+ *
  * Clones. A hot loop lives in a function marked TSRK_CLONES, which the compiler builds for several
  * instruction sets and the loader picks from. The body of an OpenMP parallel region is outlined
  * and does not inherit the clones, so regions call row functions that carry the mark.

@@ -326,6 +326,8 @@ tsr_status tsri_unit_reduce_last(unit *u, int64_t step)
     const tsri_coll_item reduce = {
         .in = u->grad, .in_offset = own, .out = u->grad, .out_offset = own, .count = u->own_count};
 
+    const uint64_t enqueued = stream->enqueued;
+
     TSR_TRY(tsri_stream_wait(stream, u->reduced));
     TSR_TRY(reduce_partial(u));
     if (u->flat_reduce[1] != NULL) {
@@ -336,7 +338,10 @@ tsr_status tsri_unit_reduce_last(unit *u, int64_t step)
         TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, TSR_F32, &reduce,
                                 TSRI_STREAM_REPLICATE));
     }
-    u->reduced = tsri_event_record(stream);
+    /* An event stands for work: where none was enqueued here, the reduce stream's still holds. */
+    if (stream->enqueued != enqueued) {
+        u->reduced = tsri_event_record(stream);
+    }
     u->stale = u->own_count < u->shard_count;
     u->final_step = step;
     return TSR_OK;

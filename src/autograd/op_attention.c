@@ -117,6 +117,27 @@ static void want_on_axis(tsri_op_call *call, int axis)
     call->want[V].place[axis] = call->want[K].place[axis];
 }
 
+/* Where k and v are whole on one axis of q's heads, they must be on those that split within it, for
+ * the kv heads that a rank needs to be among those it has. */
+static void nest_kv(tsri_op_call *call)
+{
+    const tsr_layout *q = &call->want[Q];
+    bool whole = false;
+
+    for (int i = 0; i < tsri_rule_axes(call); i++) {
+        const int axis = q->order[i];
+
+        if (!tsri_is_shard(q, axis, HEADS) || tsr_mesh_axis_size(q->mesh, axis) == 1) {
+            continue;
+        }
+        whole = whole || call->want[K].place[axis].kind == TSR_REPLICATE;
+        if (whole) {
+            call->want[K].place[axis] = tsri_replicate();
+            call->want[V].place[axis] = tsri_replicate();
+        }
+    }
+}
+
 static tsr_status attention_rule(tsri_op_call *call)
 {
     TSR_TRY(check_shapes(call));
@@ -131,6 +152,7 @@ static tsr_status attention_rule(tsri_op_call *call)
     for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
         want_on_axis(call, axis);
     }
+    nest_kv(call);
     TSR_TRY(check_ways(call));
     for (int i = K; i <= V; i++) {
         tsri_rule_order(&call->want[i], &call->want[Q], &call->want[i]);

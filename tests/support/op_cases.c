@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file op_cases.c
+ * The operations' test cases.
+ */
+#include "op_cases.h"
+
+#include "base/base.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+#include "support/tape_rig.h"
+
+enum {
+    IDS_BELOW = 7 /* vocabulary of the cases */
+};
+
+static tsr_status build_linear(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_linear(tape, in[0], in[1], NULL, out);
+}
+
+static tsr_status build_linear_bias(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_linear(tape, in[0], in[1], in[2], out);
+}
+
+static tsr_status build_embedding(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_embedding(tape, in[0], in[1], out);
+}
+
+static tsr_status build_position(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_add_position(tape, in[0], in[1], out);
+}
+
+static tsr_status build_layernorm(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_layernorm(tape, in[0], in[1], in[2], 1e-2, out);
+}
+
+static tsr_status build_rmsnorm(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_rmsnorm(tape, in[0], in[1], 1e-2, out);
+}
+
+static tsr_status build_gelu(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_gelu(tape, in[0], out);
+}
+
+static tsr_status build_silu_mul(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_silu_mul(tape, in[0], in[1], out);
+}
+
+/* One value as both inputs: its two gradients meet. */
+static tsr_status build_silu_square(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_silu_mul(tape, in[0], in[0], out);
+}
+
+static tsr_status build_heads(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *heads = NULL;
+    tsr_dtensor *turned = NULL;
+
+    TSR_TRY(tsr_op_split_heads(tape, in[0], 12, &heads));
+    TSR_TRY(tsr_op_rope(tape, heads, 100.0, &turned));
+    TSR_TRY(tsr_op_merge_heads(tape, turned, out));
+    return TSR_OK;
+}
+
+static tsr_status build_attention(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_attention(tape, in[0], in[1], in[2], 0.0, out);
+}
+
+static tsr_status build_add(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_add(tape, in[0], in[1], out);
+}
+
+/* x used by an addition twice and by something else: contributions of several kinds to one value.
+ */
+static tsr_status build_residual(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *h = NULL;
+    tsr_dtensor *sum = NULL;
+
+    TSR_TRY(tsr_op_linear(tape, in[0], in[1], NULL, &h));
+    TSR_TRY(tsr_op_add(tape, in[0], h, &sum));
+    TSR_TRY(tsr_op_linear(tape, sum, in[1], NULL, &h));
+    TSR_TRY(tsr_op_gelu(tape, h, &h));
+    TSR_TRY(tsr_op_add(tape, sum, h, &sum));
+    TSR_TRY(tsr_op_add(tape, sum, in[0], out));
+    return TSR_OK;
+}
+
+static tsr_status build_scale(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_scale(tape, in[0], -1.75, out);
+}
+
+static tsr_status build_dropout(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *once = NULL;
+
+    TSR_TRY(tsr_op_dropout(tape, in[0], 0.25, &once));
+    TSR_TRY(tsr_op_dropout(tape, once, 0.25, out));
+    return TSR_OK;
+}
+
+static tsr_status build_cross_entropy(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_cross_entropy(tape, in[0], in[1], out);
+}
+
+/* clang-format off: one line per case */
+const op_case op_cases[] = {
+    {"linear",
+     2,
+     {{OP_INPUT_VALUE, 3, {2, 3, 5}}, {OP_INPUT_PARAM, 2, {7, 5}}},
+     build_linear,
+     false},
+    {"linear with bias",
+     3,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_PARAM, 2, {7, 5}}, {OP_INPUT_PARAM, 1, {7}}},
+     build_linear_bias,
+     false},
+    {"linear of values",
+     3,
+     {{OP_INPUT_VALUE, 2, {4, 6}}, {OP_INPUT_VALUE, 2, {5, 6}}, {OP_INPUT_VALUE, 1, {5}}},
+     build_linear_bias,
+     false},
+    {"embedding",
+     2,
+     {{OP_INPUT_IDS, 2, {3, 5}}, {OP_INPUT_PARAM, 2, {IDS_BELOW, 4}}},
+     build_embedding,
+     false},
+    {"add_position",
+     2,
+     {{OP_INPUT_VALUE, 3, {3, 5, 4}}, {OP_INPUT_PARAM, 2, {6, 4}}},
+     build_position,
+     false},
+    {"layernorm",
+     3,
+     {{OP_INPUT_VALUE, 3, {3, 3, 6}}, {OP_INPUT_PARAM, 1, {6}}, {OP_INPUT_PARAM, 1, {6}}},
+     build_layernorm,
+     false},
+    {"rmsnorm",
+     2,
+     {{OP_INPUT_VALUE, 3, {3, 3, 6}}, {OP_INPUT_PARAM, 1, {6}}},
+     build_rmsnorm,
+     false},
+    {"gelu", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_gelu, false},
+    {"silu_mul",
+     2,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_VALUE, 3, {3, 2, 5}}},
+     build_silu_mul,
+     false},
+    {"silu_mul of one value", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_silu_square, false},
+    {"heads and rope", 1, {{OP_INPUT_VALUE, 3, {3, 5, 24}}}, build_heads, false},
+    {"attention",
+     3,
+     {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 12, 2}}},
+     build_attention,
+     false},
+    {"attention of 6 kv heads",
+     3,
+     {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 6, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 6, 2}}},
+     build_attention,
+     false},
+    {"attention of 1 kv head",
+     3,
+     {{OP_INPUT_VALUE, 4, {3, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {3, 3, 1, 2}},
+      {OP_INPUT_VALUE, 4, {3, 3, 1, 2}}},
+     build_attention,
+     false},
+    {"add", 2, {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_add, false},
+    {"residual",
+     2,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_PARAM, 2, {5, 5}}},
+     build_residual,
+     false},
+    {"scale", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_scale, false},
+    {"dropout", 1, {{OP_INPUT_VALUE, 4, {3, 3, 4, 5}}}, build_dropout, false},
+    {"dropout of rows", 1, {{OP_INPUT_VALUE, 2, {7, 5}}}, build_dropout, false},
+    {"cross_entropy",
+     2,
+     {{OP_INPUT_VALUE, 3, {3, 5, IDS_BELOW}}, {OP_INPUT_IDS, 2, {3, 5}}},
+     build_cross_entropy,
+     true},
+};
+/* clang-format on */
+const int op_case_count = (int)(sizeof(op_cases) / sizeof(op_cases[0]));
+
+int64_t op_input_count(const op_input *in)
+{
+    int64_t count = 1;
+
+    for (int d = 0; d < in->ndim; d++) {
+        count *= in->shape[d];
+    }
+    return count;
+}
+
+void op_case_values(const op_case *c, int i, float *values, int32_t *ids)
+{
+    const int64_t count = op_input_count(&c->in[i]);
+    const uint64_t key = tsri_rng_key(1, tsri_hash_text(c->name), (uint64_t)i, 0);
+
+    for (int64_t e = 0; e < count; e++) {
+        values[e] = 2.0F * tsri_rng_uniform(key, (uint64_t)e) - 1.0F;
+        ids[e] = (int32_t)(tsri_rng_word(key, (uint64_t)e) % IDS_BELOW);
+    }
+    /* Rows that do not count; as a token id it selects no row. */
+    ids[count / 2] = TSR_IGNORE_INDEX;
+}
+
+/* The leaves and constants of a case. */
+static tsr_status make_inputs(rig *r, const op_case *c, const tsr_layout *layouts,
+                              float *const *values, rig_leaf **leaves, tsr_dtensor **ids)
+{
+    for (int i = 0; i < c->in_count; i++) {
+        if (c->in[i].kind == OP_INPUT_IDS) {
+            float unused[OP_CASE_MAX_ELEMENTS];
+            int32_t numbers[OP_CASE_MAX_ELEMENTS];
+
+            op_case_values(c, i, unused, numbers);
+            TSR_TRY(rig_ints(r, &layouts[i], numbers, &ids[i]));
+        } else {
+            TSR_TRY(rig_leaf_add(r, c->name, &layouts[i], values[i], &leaves[i]));
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_result(tsr_dtensor *y, op_result *out)
+{
+    out->y_count = 1;
+    for (int d = 0; d < y->layout.ndim; d++) {
+        out->y_count *= y->layout.shape[d];
+    }
+    TSR_TRY(rig_read(y, out->y));
+    return TSR_OK;
+}
+
+static tsr_status make_weight(rig *r, const tsr_dtensor *y, tsr_dtensor **out)
+{
+    float weight[OP_CASE_MAX_ELEMENTS];
+    tsr_layout layout;
+    int64_t count = 1;
+
+    for (int d = 0; d < y->layout.ndim; d++) {
+        count *= y->layout.shape[d];
+    }
+    for (int64_t e = 0; e < count; e++) {
+        weight[e] = 2.0F * tsri_rng_uniform(99, (uint64_t)e) - 1.0F;
+    }
+    TSR_TRY(tsr_layout_init(r->mesh, y->layout.shape, y->layout.ndim, &layout));
+    TSR_TRY(rig_floats(r, &layout, weight, out));
+    return TSR_OK;
+}
+
+static tsr_status run_forward(rig *r, const op_case *c, rig_leaf *const *leaves,
+                              tsr_dtensor *const *ids, tsr_dtensor **weight, op_result *out,
+                              tsr_dtensor **loss)
+{
+    tsr_dtensor *in[OP_CASE_MAX_IN] = {NULL};
+    tsr_dtensor *y = NULL;
+
+    for (int i = 0; i < c->in_count; i++) {
+        in[i] = ids[i] != NULL ? ids[i] : leaves[i]->param.value;
+        if (c->in[i].kind == OP_INPUT_VALUE) {
+            TSR_TRY(tsr_op_scale(r->tape, in[i], 1.0, &in[i]));
+        }
+    }
+    TSR_TRY(c->build(r->tape, in, &y));
+    TSR_TRY(read_result(y, out));
+    *loss = y;
+    if (!c->is_loss) {
+        TSR_TRY(make_weight(r, y, weight));
+        TSR_TRY(rig_dot(r->tape, y, *weight, loss));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_step(rig *r, const op_case *c, rig_leaf *const *leaves,
+                           tsr_dtensor *const *ids, bool gradients, op_result *out)
+{
+    tsr_dtensor *labels = ids[1] != NULL ? ids[1] : r->labels;
+    tsr_dtensor *weight = NULL;
+    tsr_dtensor *loss = NULL;
+    tsr_status status = TSR_OK;
+    tsr_status ended = TSR_OK;
+
+    TSR_TRY(tsr_step_begin(r->tape, 3, &labels, 1));
+    TSR_TRY_GOTO(status, tsr_tape_begin(r->tape, 0), end_step);
+    TSR_TRY_GOTO(status, run_forward(r, c, leaves, ids, &weight, out, &loss), end_step);
+    TSR_TRY_GOTO(status, rig_read(loss, &out->loss), end_step);
+    if (gradients) {
+        TSR_TRY_GOTO(status, tsr_backward(r->tape, loss), end_step);
+        TSR_TRY_GOTO(status, tsr_step_loss(r->tape, &out->loss), end_step);
+    }
+end_step:
+    ended = tsr_step_end(r->tape);
+    tsr_dtensor_release(&weight);
+    return status != TSR_OK ? status : ended;
+}
+
+tsr_status op_case_run(rig *r, const op_case *c, const tsr_layout *layouts, float *const *values,
+                       bool gradients, op_result *out)
+{
+    rig_leaf *leaves[OP_CASE_MAX_IN] = {NULL};
+    tsr_dtensor *ids[OP_CASE_MAX_IN] = {NULL};
+    tsr_status status = TSR_OK;
+
+    memset(out, 0, sizeof(*out));
+    TSR_TRY_GOTO(status, make_inputs(r, c, layouts, values, leaves, ids), release_inputs);
+    TSR_TRY_GOTO(status, run_step(r, c, leaves, ids, gradients, out), release_inputs);
+    for (int i = 0; gradients && i < c->in_count; i++) {
+        if (leaves[i] != NULL) {
+            TSR_TRY_GOTO(status, rig_grad(leaves[i], op_input_count(&c->in[i]), out->grad[i]),
+                         release_inputs);
+        }
+    }
+release_inputs:
+    rig_clear(r);
+    for (int i = 0; i < c->in_count; i++) {
+        tsr_dtensor_release(&ids[i]);
+    }
+    return status;
+}

@@ -20,6 +20,12 @@ enum {
     ELEMENT_BYTES_LIMIT = 64
 };
 
+/* The axis at place i of the order; not below 0, whatever was written there. */
+static int order_at(const tsr_layout *layout, int i)
+{
+    return (unsigned char)layout->order[i];
+}
+
 static tsr_status check_shape(const int64_t *shape, int ndim)
 {
     int64_t count = 1;
@@ -67,8 +73,8 @@ tsr_status tsri_layout_check(const tsr_layout *layout)
     axis_count = tsr_mesh_axis_count(layout->mesh);
     TSR_TRY(check_shape(layout->shape, layout->ndim));
     for (int i = 0; i < axis_count; i++) {
-        int axis = layout->order[i];
-        if (axis < 0 || axis >= axis_count || (seen & (1U << axis)) != 0) {
+        int axis = order_at(layout, i);
+        if (axis >= axis_count || (seen & (1U << axis)) != 0) {
             return TSR_RAISE(TSR_ERR_INVALID,
                              "order names axis %d at place %d, wants each of 0 to %d once", axis, i,
                              axis_count - 1);
@@ -178,7 +184,7 @@ int tsri_layout_chain(const tsr_layout *layout, int dim, int axes[TSR_MESH_MAX_A
     int length = 0;
 
     for (int i = 0; i < tsr_mesh_axis_count(layout->mesh); i++) {
-        int axis = layout->order[i];
+        int axis = order_at(layout, i);
         if (layout->place[axis].kind == TSR_SHARD && layout->place[axis].dim == dim &&
             tsr_mesh_axis_size(layout->mesh, axis) > 1) {
             axes[length++] = axis;

@@ -156,7 +156,7 @@ static tsr_status run_reduce_scatter(const run *r, const tsri_step *step, tsr_gr
     tsri_storage *scratch = NULL;
     tsri_blocks split = tsri_blocks_make(in->local_shape, in->layout.ndim, step->to_dim,
                                          group->size, tsr_dtype_size(in->dtype));
-    tsri_place whole;
+    tsri_place whole = {0};
 
     TSR_TRY(give_memory(r, out, split.block_bytes));
     TSR_TRY_GOTO(status, pack(r, &split, in, &scratch, &whole), release_scratch);
@@ -172,41 +172,50 @@ release_scratch:
     return status;
 }
 
-/* Block j holds this rank's rows of from_dim and rank j's of to_dim, so its length for all is that
- * of the longest of both. */
+/* How in is split and out is joined. Block j holds this rank's rows of from_dim and rank j's of
+ * to_dim, so its length for all is that of the longest of both. */
+static void exchange_blocks(const tsri_step *step, const tsr_dtensor *in, const tsr_dtensor *out,
+                            int ranks, tsri_blocks *split, tsri_blocks *join)
+{
+    size_t elem_bytes = tsr_dtype_size(in->dtype);
+
+    *split = tsri_blocks_make(in->local_shape, in->layout.ndim, step->to_dim, ranks, elem_bytes);
+    *join = tsri_blocks_make(out->local_shape, out->layout.ndim, step->from_dim, ranks, elem_bytes);
+    split->block_bytes = (size_t)(split->chunk * join->chunk) * elem_bytes;
+    for (int d = 0; d < in->layout.ndim; d++) {
+        if (d != step->from_dim && d != step->to_dim) {
+            split->block_bytes *= (size_t)in->local_shape[d];
+        }
+    }
+    join->block_bytes = split->block_bytes;
+}
+
 static tsr_status run_all_to_all(const run *r, const tsri_step *step, tsr_group *group,
                                  tsr_dtensor *in, tsr_dtensor *out)
 {
     tsr_status status = TSR_OK;
     tsri_storage *sent_scratch = NULL;
     tsri_storage *received_scratch = NULL;
-    size_t elem_bytes = tsr_dtype_size(in->dtype);
-    tsri_blocks split =
-        tsri_blocks_make(in->local_shape, in->layout.ndim, step->to_dim, group->size, elem_bytes);
-    tsri_blocks join = tsri_blocks_make(out->local_shape, out->layout.ndim, step->from_dim,
-                                        group->size, elem_bytes);
-    tsri_place sent;
-    tsri_place received;
-    size_t block_bytes = (size_t)(split.chunk * join.chunk) * elem_bytes;
+    tsri_blocks split;
+    tsri_blocks join;
+    tsri_place sent = {0};
+    tsri_place received = {0};
+    bool in_line = false;
 
-    for (int d = 0; d < in->layout.ndim; d++) {
-        if (d != step->from_dim && d != step->to_dim) {
-            block_bytes *= (size_t)in->local_shape[d];
-        }
-    }
-    split.block_bytes = block_bytes;
-    join.block_bytes = block_bytes;
-    TSR_TRY(give_memory(r, out, tsri_blocks_in_line(&join) ? tsri_blocks_bytes(&join) : 0));
+    exchange_blocks(step, in, out, group->size, &split, &join);
+    in_line = tsri_blocks_in_line(&join);
+    TSR_TRY(give_memory(r, out, in_line ? tsri_blocks_bytes(&join) : 0));
     received = place_of(out);
     TSR_TRY_GOTO(status, pack(r, &split, in, &sent_scratch, &sent), release_scratch);
-    if (!tsri_blocks_in_line(&join)) {
+    if (!in_line) {
         TSR_TRY_GOTO(status,
                      make_scratch(r, tsri_blocks_bytes(&join), &received_scratch, &received),
                      release_scratch);
     }
-    TSR_TRY_GOTO(status, collect(r, TSRI_ALL_TO_ALL, group, in->dtype, sent, received, block_bytes),
+    TSR_TRY_GOTO(status,
+                 collect(r, TSRI_ALL_TO_ALL, group, in->dtype, sent, received, join.block_bytes),
                  release_scratch);
-    if (received_scratch != NULL) {
+    if (!in_line) {
         TSR_TRY_GOTO(status, tsri_blocks_unpack(r->comm, &join, received, place_of(out)),
                      release_scratch);
     }
@@ -287,10 +296,19 @@ static bool reduces(const tsri_step *step)
     return step->kind == TSRI_STEP_REDUCE_SCATTER || step->kind == TSRI_STEP_ALL_REDUCE;
 }
 
+/* What is made next is the result, or serves to make it. */
+static void set_purpose(run *r, bool last)
+{
+    r->last = last;
+    r->kind = TSRI_MEM_WORKSPACE;
+    if (last) {
+        r->kind = r->persistent ? TSRI_MEM_OTHER : TSRI_MEM_ACTIVATION;
+    }
+}
+
 /* The tensor travels in wide between the first reduction and the last. */
 static tsr_status run_plan(run *r, const tsri_plan *plan, tsr_dtype wide, tsr_dtensor **now)
 {
-    tsri_mem_kind result_kind = r->persistent ? TSRI_MEM_OTHER : TSRI_MEM_ACTIVATION;
     tsr_dtype dtype = (*now)->dtype;
     int last_reduction = -1;
 
@@ -300,19 +318,16 @@ static tsr_status run_plan(run *r, const tsri_plan *plan, tsr_dtype wide, tsr_dt
     for (int i = 0; i < plan->step_count; i++) {
         const tsri_step *step = &plan->step[i];
         bool narrows = i == last_reduction && wide != dtype;
+        bool last = i == plan->step_count - 1;
 
-        r->kind = TSRI_MEM_WORKSPACE;
-        r->last = false;
+        set_purpose(r, false);
         if (reduces(step) && (*now)->dtype != wide) {
             TSR_TRY(advance(r, NULL, wide, now));
         }
-        if (i == plan->step_count - 1 && !narrows) {
-            r->kind = result_kind;
-            r->last = true;
-        }
+        set_purpose(r, last && !narrows);
         TSR_TRY(advance(r, step, (*now)->dtype, now));
+        set_purpose(r, last);
         if (narrows) {
-            r->kind = i == plan->step_count - 1 ? result_kind : TSRI_MEM_WORKSPACE;
             TSR_TRY(advance(r, NULL, dtype, now));
         }
     }

@@ -204,7 +204,8 @@ static bool step_gather(planner *p)
 {
     const tsri_plan *plan = p->plan;
     int last_dim = plan->step_count > 0 ? plan->step[plan->step_count - 1].from_dim : -1;
-    int best = -1;
+    int best_dim = -1;
+    int best_axis = -1;
     int64_t best_key = 0;
 
     for (int d = 0; d < p->now.ndim; d++) {
@@ -213,18 +214,18 @@ static bool step_gather(planner *p)
         if (axis >= 0) {
             int64_t rank = (p->to->place[axis].kind != TSR_REPLICATE ? 2 : 0) + (d != last_dim);
             int64_t key = rank * INT32_MAX + tsr_mesh_axis_size(p->now.mesh, axis);
-            if (best < 0 || key < best_key) {
-                best = d;
+            if (best_axis < 0 || key < best_key) {
+                best_dim = d;
+                best_axis = axis;
                 best_key = key;
             }
         }
     }
-    if (best >= 0) {
-        int axis = leaving_axis(p, best);
-        take_off(p, best);
-        add_step(p, TSRI_STEP_GATHER, 1U << axis, best, -1);
+    if (best_axis >= 0) {
+        take_off(p, best_dim);
+        add_step(p, TSRI_STEP_GATHER, 1U << best_axis, best_dim, -1);
     }
-    return best >= 0;
+    return best_axis >= 0;
 }
 
 static tsr_status check_pair(const tsr_layout *from, const tsr_layout *to)

@@ -156,7 +156,7 @@ static void reduction_in_another_type(void)
         entries = tsri_recorder_entries(tsri_comm_device(job.comm), &count);
         for (int i = 0; i < count; i++) {
             if (entries[i].kind == TSRI_ENTRY_COLLECTIVE) { /* at least all elements, in f32 */
-                CHECK(entries[i].bytes >= 7 * 5 * 9 * sizeof(float));
+                CHECK(entries[i].bytes >= sizeof(float[7 * 5 * 9]));
             }
         }
         REQUIRE(moved != NULL);

@@ -249,30 +249,35 @@ free_work:
 
 /* ---- the lower bound ---- */
 
+typedef struct death {
+    int tick, interval;
+} death;
+
 static int compare_deaths(const void *a, const void *b)
 {
-    const tsri_interval *left = *(const tsri_interval *const *)a;
-    const tsri_interval *right = *(const tsri_interval *const *)b;
-    return (left->death > right->death) - (left->death < right->death);
+    const death *left = a;
+    const death *right = b;
+    return (left->tick > right->tick) - (left->tick < right->tick);
 }
 
 static tsr_status find_peak(tsri_arena_plan *plan)
 {
-    const tsri_interval **by_death = NULL;
+    death *deaths = NULL;
     size_t live[TSRI_MEM_COUNT] = {0};
     size_t sum = 0;
     int dead = 0;
     const char *label = NULL;
-    TSR_TRY(tsri_alloc((size_t)plan->count, sizeof(*by_death), &by_death));
+    TSR_TRY(tsri_alloc((size_t)plan->count, sizeof(death), &deaths));
     for (int i = 0; i < plan->count; i++) {
-        by_death[i] = &plan->intervals[i];
+        deaths[i] = (death){plan->intervals[i].death, i};
     }
-    qsort(by_death, (size_t)plan->count, sizeof(*by_death), compare_deaths);
+    qsort(deaths, (size_t)plan->count, sizeof(death), compare_deaths);
     for (int i = 0; i < plan->count; i++) {
         const tsri_interval *born = &plan->intervals[i];
-        for (; dead < plan->count && by_death[dead]->death <= born->birth; dead++) {
-            live[by_death[dead]->kind] -= by_death[dead]->size;
-            sum -= by_death[dead]->size;
+        for (; dead < plan->count && deaths[dead].tick <= born->birth; dead++) {
+            const tsri_interval *gone = &plan->intervals[deaths[dead].interval];
+            live[gone->kind] -= gone->size;
+            sum -= gone->size;
         }
         live[born->kind] += born->size;
         sum += born->size;
@@ -282,7 +287,7 @@ static tsr_status find_peak(tsri_arena_plan *plan)
             label = born->label;
         }
     }
-    tsri_free(&by_death);
+    tsri_free(&deaths);
     TSR_TRY(tsri_strdup(label == NULL ? "" : label, &plan->peak_label));
     return TSR_OK;
 }
@@ -307,6 +312,9 @@ typedef struct int_list {
 
 static tsr_status add_once(int_list *list, int first, int value)
 {
+    if (list == NULL) {
+        return TSR_OK;
+    }
     for (int i = first; i < list->count; i++) {
         if (list->values[i] == value) {
             return TSR_OK;
@@ -322,14 +330,15 @@ static tsr_status take(owners *map, const owned *taken, int_list *before)
 {
     const int before_first = before == NULL ? 0 : before->count;
     int first = 0;
+    if (taken->begin == taken->end) {
+        return TSR_OK;
+    }
     while (first < map->count && map->ranges[first].end <= taken->begin) {
         first++;
     }
     int last = first;
     for (; last < map->count && map->ranges[last].begin < taken->end; last++) {
-        if (before != NULL) {
-            TSR_TRY(add_once(before, before_first, map->ranges[last].owner));
-        }
+        TSR_TRY(add_once(before, before_first, map->ranges[last].owner));
     }
     owned parts[3];
     int part_count = 0;
@@ -351,6 +360,17 @@ static tsr_status take(owners *map, const owned *taken, int_list *before)
     return TSR_OK;
 }
 
+static tsr_status take_in_turn(tsri_arena_plan *plan, owners *map, int_list *before)
+{
+    for (int i = 0; i < plan->count; i++) {
+        const tsri_interval *interval = &plan->intervals[i];
+        const owned taken = {interval->offset, interval->offset + interval->size, i};
+        plan->before_first[i] = before == NULL ? 0 : before->count;
+        TSR_TRY(take(map, &taken, before));
+    }
+    return TSR_OK;
+}
+
 /* Two rounds of the step: the second finds the memory as the step before left it. */
 static tsr_status find_before(tsri_arena_plan *plan)
 {
@@ -358,16 +378,8 @@ static tsr_status find_before(tsri_arena_plan *plan)
     int_list before = {0};
     tsr_status status = TSR_OK;
     TSR_TRY(tsri_alloc((size_t)plan->count + 1, sizeof(int), &plan->before_first));
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < plan->count; i++) {
-            const tsri_interval *interval = &plan->intervals[i];
-            const owned taken = {interval->offset, interval->offset + interval->size, i};
-            plan->before_first[i] = before.count;
-            if (interval->size > 0) {
-                TSR_TRY_GOTO(status, take(&map, &taken, round == 0 ? NULL : &before), free_map);
-            }
-        }
-    }
+    TSR_TRY_GOTO(status, take_in_turn(plan, &map, NULL), free_map);
+    TSR_TRY_GOTO(status, take_in_turn(plan, &map, &before), free_map);
     plan->before_first[plan->count] = before.count;
     plan->before = before.values;
     before.values = NULL;

@@ -245,6 +245,9 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
                         .group_size = group->size,
                         .axis_mask = group->axis_mask};
     tsr_status status = TSR_OK;
+    if (coll->item_count == 0) {
+        return TSR_OK;
+    }
     for (int i = 0; i < coll->item_count; i++) {
         const tsri_coll_item *item = &coll->items[i];
         item_range range = {0};
@@ -267,28 +270,33 @@ undo:
     return status;
 }
 
+static tsr_status copy_items(const tsri_coll *coll, tsr_stream *stream)
+{
+    for (int i = 0; i < coll->item_count; i++) {
+        TSR_TRY(copy_item(coll, &coll->items[i], stream));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_collective(tsr_group *group, const tsri_coll *coll, tsr_stream *stream)
 {
     tsri_coll_item items[TSRI_COLL_MAX_ITEMS];
     tsri_coll part = *coll;
+    int next = 0;
     TSR_TRY(check_coll(group, coll, stream));
+    if (group->size == 1) {
+        TSR_TRY(copy_items(coll, stream));
+        return TSR_OK;
+    }
     part.items = items;
-    part.item_count = 0;
-    for (int i = 0; i < coll->item_count; i++) {
-        if (group->size == 1) {
-            TSR_TRY(copy_item(coll, &coll->items[i], stream));
-            continue;
+    do {
+        part.item_count = 0;
+        for (; next < coll->item_count && part.item_count < TSRI_COLL_MAX_ITEMS; next++) {
+            if (coll->items[next].count > 0) {
+                items[part.item_count++] = coll->items[next];
+            }
         }
-        if (coll->items[i].count > 0) {
-            items[part.item_count++] = coll->items[i];
-        }
-        if (part.item_count == TSRI_COLL_MAX_ITEMS) {
-            TSR_TRY(enqueue_part(group, &part, stream));
-            part.item_count = 0;
-        }
-    }
-    if (part.item_count > 0) {
         TSR_TRY(enqueue_part(group, &part, stream));
-    }
+    } while (next < coll->item_count);
     return TSR_OK;
 }

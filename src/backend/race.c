@@ -199,6 +199,18 @@ static tsr_status put_write(race_buffer *ranges, size_t begin, size_t end, tsri_
     return TSR_OK;
 }
 
+/* Make segment index begin at `at`: a gap there becomes a segment that nobody wrote. */
+static tsr_status fill_gap(race_buffer *ranges, int index, size_t at, size_t end)
+{
+    const bool is_last = index == ranges->count || ranges->segments[index].begin >= end;
+    const segment gap = {.begin = at, .end = is_last ? end : ranges->segments[index].begin};
+    if (index < ranges->count && ranges->segments[index].begin == at) {
+        return TSR_OK;
+    }
+    TSR_TRY(insert_segment(ranges, index, &gap));
+    return TSR_OK;
+}
+
 static tsr_status put_read(race_buffer *ranges, size_t begin, size_t end, tsri_stream_kind stream,
                            const mark *who)
 {
@@ -206,12 +218,7 @@ static tsr_status put_read(race_buffer *ranges, size_t begin, size_t end, tsri_s
     TSR_TRY(split_at(ranges, end));
     int i = first_ending_after(ranges, begin);
     for (size_t at = begin; at < end; i++) {
-        const bool covered = i < ranges->count && ranges->segments[i].begin == at;
-        if (!covered) {
-            const bool more = i < ranges->count && ranges->segments[i].begin < end;
-            const segment gap = {.begin = at, .end = more ? ranges->segments[i].begin : end};
-            TSR_TRY(insert_segment(ranges, i, &gap));
-        }
+        TSR_TRY(fill_gap(ranges, i, at, end));
         ranges->segments[i].reads[stream] = *who;
         at = ranges->segments[i].end;
     }
@@ -281,12 +288,12 @@ static void describe(char *text, const tsr_buffer *buffer, const segment *held, 
 static tsr_status check_access(tsri_race *race, tsri_stream_kind stream, const mark *who,
                                const tsri_access *access)
 {
-    const race_buffer *ranges = access->buffer->race;
     const segment *held = NULL;
     tsri_stream_kind before_stream = TSRI_STREAM_COMPUTE;
-    if (ranges == NULL) {
+    if (access->bytes == 0 || access->buffer->race == NULL) {
         return TSR_OK;
     }
+    const race_buffer *ranges = access->buffer->race;
     const mark *before = find_conflict(ranges, access->offset, access->offset + access->bytes,
                                        access->write, &race->clock[stream], &held, &before_stream);
     if (before == NULL) {
@@ -306,8 +313,11 @@ static tsr_status check_access(tsri_race *race, tsri_stream_kind stream, const m
 static tsr_status put_access(tsri_race *race, tsri_stream_kind stream, const mark *who,
                              const tsri_access *access)
 {
-    race_buffer *ranges = access->buffer->race;
     const size_t end = access->offset + access->bytes;
+    if (access->bytes == 0) {
+        return TSR_OK; /* and perhaps no buffer */
+    }
+    race_buffer *ranges = access->buffer->race;
     if (ranges == NULL) {
         TSR_TRY(tsri_alloc(1, sizeof(*ranges), &ranges));
         ranges->buffer = access->buffer;
@@ -379,14 +389,10 @@ tsr_status tsri_race_op(tsri_race *race, tsr_stream *stream, const tsri_entry *e
     }
     tsr_status status = TSR_OK;
     for (int i = 0; i < access_count; i++) {
-        if (access[i].bytes > 0) {
-            TSR_TRY_GOTO(status, check_access(race, t, &who, &access[i]), undo);
-        }
+        TSR_TRY_GOTO(status, check_access(race, t, &who, &access[i]), undo);
     }
     for (int i = 0; i < access_count; i++) {
-        if (access[i].bytes > 0) {
-            TSR_TRY_GOTO(status, put_access(race, t, &who, &access[i]), undo);
-        }
+        TSR_TRY_GOTO(status, put_access(race, t, &who, &access[i]), undo);
     }
     return TSR_OK;
 undo:

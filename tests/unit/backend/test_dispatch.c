@@ -232,8 +232,8 @@ static void test_collective_arguments(void)
     CHECK_STATUS(TSR_ERR_INVALID, collect(&f, f.four, TSRI_ALL_REDUCE, 0, 0, -1));
     CHECK_STATUS(TSR_ERR_INVALID, collect(&f, f.four, TSRI_ALL_GATHER, 0, 0, INT64_MAX / 2));
     /* 4 * 4096 floats fill the buffer. */
-    CHECK_OK(collect(&f, f.four, TSRI_ALL_GATHER, 4 * 4096, 0, 4096));
-    CHECK_STATUS(TSR_ERR_INVALID, collect(&f, f.four, TSRI_ALL_GATHER, 4 * 4097, 0, 4097));
+    CHECK_OK(collect(&f, f.four, TSRI_ALL_GATHER, 16384, 0, 4096));
+    CHECK_STATUS(TSR_ERR_INVALID, collect(&f, f.four, TSRI_ALL_GATHER, 16388, 0, 4097));
     CHECK_EQ(f.gather->enqueued, 2);
     CHECK_EQ(f.four->seq, 2);
     close_all(&f);

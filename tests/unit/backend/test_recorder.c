@@ -58,6 +58,18 @@ static tsr_status collect(fixture *f, tsri_coll_kind kind, int64_t count)
     return TSR_OK;
 }
 
+static void check_collective_entry(const tsri_entry *entry)
+{
+    CHECK_EQ(entry->kind, TSRI_ENTRY_COLLECTIVE);
+    CHECK_EQ(entry->op, TSRI_REDUCE_SCATTER);
+    CHECK_EQ(entry->group_size, 3);
+    CHECK_EQ(entry->axis_mask, 4);
+    CHECK_STR(entry->group, "tp");
+    CHECK_EQ(entry->seq, 1);
+    CHECK_EQ(entry->bytes, 120);
+    CHECK_EQ(entry->sent_bytes, 80);
+}
+
 static void test_entries(void)
 {
     fixture f;
@@ -90,14 +102,7 @@ static void test_entries(void)
     CHECK_EQ(e[2].stream, TSRI_STREAM_REDUCE);
     CHECK_EQ(e[2].op, TSRI_STREAM_COMPUTE);
     CHECK_EQ(e[2].seq, 1);
-    CHECK_EQ(e[3].kind, TSRI_ENTRY_COLLECTIVE);
-    CHECK_EQ(e[3].op, TSRI_REDUCE_SCATTER);
-    CHECK_EQ(e[3].group_size, 3);
-    CHECK_EQ(e[3].axis_mask, 4);
-    CHECK_STR(e[3].group, "tp");
-    CHECK_EQ(e[3].seq, 1);
-    CHECK_EQ(e[3].bytes, 120);
-    CHECK_EQ(e[3].sent_bytes, 80);
+    check_collective_entry(&e[3]);
     CHECK_EQ(e[4].kind, TSRI_ENTRY_COPY);
     CHECK_EQ(e[4].op, TSRI_COPY_WRITE);
     CHECK_EQ(e[4].bytes, 4);
@@ -116,9 +121,9 @@ static void test_collective_bytes(void)
         tsri_coll_kind kind;
         size_t bytes, sent;
     } expected[] = {
-        {TSRI_ALL_GATHER, 3 * 24, 2 * 24}, {TSRI_REDUCE_SCATTER, 3 * 24, 2 * 24},
-        {TSRI_ALL_REDUCE, 24, 2 * 2 * 8},  {TSRI_ALL_TO_ALL, 3 * 24, 2 * 24},
-        {TSRI_BROADCAST, 24, 16},
+        /* 6 floats in a group of 3: pieces of 24 bytes */
+        {TSRI_ALL_GATHER, 72, 48}, {TSRI_REDUCE_SCATTER, 72, 48}, {TSRI_ALL_REDUCE, 24, 32},
+        {TSRI_ALL_TO_ALL, 72, 48}, {TSRI_BROADCAST, 24, 16},
     };
     fixture f;
     size_t sent = 0;

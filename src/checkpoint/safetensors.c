@@ -29,6 +29,7 @@ typedef struct shard {
 } shard;
 
 struct tsri_safetensors {
+    char *path;
     shard *shards;
     int shard_count, shard_capacity;
     tsri_safetensors_tensor *tensors; /* sorted by name */
@@ -408,6 +409,7 @@ tsr_status tsri_safetensors_open(const char *path, tsri_safetensors **out)
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*st), &st));
+    TSR_TRY_GOTO(status, tsri_strdup(path, &st->path), close);
     TSR_TRY_GOTO(status, tsri_alloc(CHUNK_BYTES, 1, &st->chunk), close);
     TSR_TRY_GOTO(status, open_path(st, path), close);
     *out = st;
@@ -434,10 +436,16 @@ void tsri_safetensors_close(tsri_safetensors **pointer)
     for (int i = 0; i < st->tensor_count; i++) {
         tsri_free(&st->tensors[i].name);
     }
+    tsri_free(&st->path);
     tsri_free(&st->shards);
     tsri_free(&st->tensors);
     tsri_free(&st->chunk);
     tsri_free(&st);
+}
+
+const char *tsri_safetensors_path(const tsri_safetensors *st)
+{
+    return st->path;
 }
 
 int tsri_safetensors_count(const tsri_safetensors *st)

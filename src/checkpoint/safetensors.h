@@ -47,6 +47,8 @@ typedef struct tsri_safetensors_tensor {
 tsr_status tsri_safetensors_open(const char *path, tsri_safetensors **out);
 void tsri_safetensors_close(tsri_safetensors **file);
 
+/** The path that was opened. */
+const char *tsri_safetensors_path(const tsri_safetensors *file);
 int tsri_safetensors_count(const tsri_safetensors *file);
 const tsri_safetensors_tensor *tsri_safetensors_at(const tsri_safetensors *file, int index);
 /** The tensor called name, or NULL. */

@@ -19,6 +19,9 @@ typedef struct tsri_optimizer_state {
     int64_t count;
 } tsri_optimizer_state;
 void tsri_optimizer_get_state(const tsr_optimizer *optimizer, int index, tsri_optimizer_state *out);
+/** True on the one rank that speaks for the owned elements of parameter index in sums over the
+ * mesh, where they are replicated. */
+bool tsri_optimizer_counts_here(const tsr_optimizer *optimizer, int index);
 /** Steps taken so far: AdamW's t. */
 int64_t tsri_optimizer_steps(const tsr_optimizer *optimizer);
 void tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);

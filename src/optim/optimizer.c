@@ -324,6 +324,11 @@ void tsri_optimizer_get_state(const tsr_optimizer *opt, int index, tsri_optimize
                                   .count = own_count(s->param)};
 }
 
+bool tsri_optimizer_counts_here(const tsr_optimizer *opt, int index)
+{
+    return counts_here(opt, opt->slots[index].param);
+}
+
 int64_t tsri_optimizer_steps(const tsr_optimizer *opt)
 {
     return opt->steps;

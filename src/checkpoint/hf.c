@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Parameters in Hugging Face weight files.
+ *
+ * Llama's tensors are shaped as ours. GPT-2 stores its linear weights [in, out] (Conv1D) and q, k,
+ * v as one tensor c_attn of three blocks of out columns. A block of a transposed tensor is read
+ * column by column of ours, each a run of the file, so that memory beyond the block is one such
+ * run. */
+#include "checkpoint/hf.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHUNK_ELEMENTS = 1 << 18
+};
+
+typedef struct name_row {
+    const char *ours, *theirs; /* module within a block, or of the root */
+    bool linear;               /* Conv1D in GPT-2 */
+    int part, parts;
+} name_row;
+
+static const name_row llama_root[] = {
+    {"embed", "model.embed_tokens", false, 0, 1},
+    {"norm", "model.norm", false, 0, 1},
+    {"head", "lm_head", false, 0, 1},
+    {NULL, NULL, false, 0, 0},
+};
+static const name_row llama_block[] = {
+    {"norm1", "input_layernorm", false, 0, 1},   {"attn.q", "self_attn.q_proj", false, 0, 1},
+    {"attn.k", "self_attn.k_proj", false, 0, 1}, {"attn.v", "self_attn.v_proj", false, 0, 1},
+    {"attn.o", "self_attn.o_proj", false, 0, 1}, {"norm2", "post_attention_layernorm", false, 0, 1},
+    {"mlp.gate", "mlp.gate_proj", false, 0, 1},  {"mlp.up", "mlp.up_proj", false, 0, 1},
+    {"mlp.down", "mlp.down_proj", false, 0, 1},  {NULL, NULL, false, 0, 0},
+};
+static const name_row gpt2_root[] = {
+    {"embed", "transformer.wte", false, 0, 1},
+    {"pos", "transformer.wpe", false, 0, 1},
+    {"norm", "transformer.ln_f", false, 0, 1},
+    {"head", "lm_head", false, 0, 1},
+    {NULL, NULL, false, 0, 0},
+};
+static const name_row gpt2_block[] = {
+    {"norm1", "ln_1", false, 0, 1},
+    {"attn.q", "attn.c_attn", true, 0, 3},
+    {"attn.k", "attn.c_attn", true, 1, 3},
+    {"attn.v", "attn.c_attn", true, 2, 3},
+    {"attn.o", "attn.c_proj", true, 0, 1},
+    {"norm2", "ln_2", false, 0, 1},
+    {"mlp.up", "mlp.c_fc", true, 0, 1},
+    {"mlp.down", "mlp.c_proj", true, 0, 1},
+    {NULL, NULL, false, 0, 0},
+};
+
+/* The row whose module is the first length characters of name. */
+static const name_row *find_row(const name_row *rows, const char *name, size_t length)
+{
+    for (const name_row *row = rows; row->ours != NULL; row++) {
+        if (strlen(row->ours) == length && strncmp(row->ours, name, length) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_hf_place *out)
+{
+    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
+    const char *leaf = strrchr(param, '.');
+    const char *module = param;
+    const name_row *row = NULL;
+    long layer = -1;
+    int n = 0;
+
+    if (strncmp(param, "layers.", strlen("layers.")) == 0) {
+        char *end = NULL;
+
+        layer = strtol(param + strlen("layers."), &end, 10);
+        module = *end == '.' ? end + 1 : end;
+    }
+    if (leaf != NULL && leaf > module) {
+        const name_row *root = gpt2 ? gpt2_root : llama_root;
+        const name_row *block = gpt2 ? gpt2_block : llama_block;
+
+        row = find_row(layer >= 0 ? block : root, module, (size_t)(leaf - module));
+    }
+    if (row == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "parameter %s has no place in a %s checkpoint", param,
+                         gpt2 ? "gpt2" : "llama");
+    }
+    if (layer >= 0) {
+        n = snprintf(out->name, sizeof(out->name), "%s.%ld.%s%s",
+                     gpt2 ? "transformer.h" : "model.layers", layer, row->theirs, leaf);
+    } else {
+        n = snprintf(out->name, sizeof(out->name), "%s%s", row->theirs, leaf);
+    }
+    if (n < 0 || n >= (int)sizeof(out->name)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "parameter %s: its name in a checkpoint is too long",
+                         param);
+    }
+    out->transposed = row->linear && strcmp(leaf, ".weight") == 0;
+    out->part = row->part;
+    out->parts = row->parts;
+    return TSR_OK;
+}
+
+int tsri_hf_tensor_shape(const tsri_hf_place *place, const tsr_param_spec *spec, int64_t *shape)
+{
+    const int out_dim = place->transposed ? 1 : 0;
+
+    for (int d = 0; d < spec->ndim; d++) {
+        shape[place->transposed ? spec->ndim - 1 - d : d] = spec->shape[d];
+    }
+    shape[out_dim] *= place->parts;
+    return spec->ndim;
+}
+
+/* name without its first component, if that is one that files leave out. */
+static const char *short_name(const char *name)
+{
+    static const char *const prefixes[] = {"model.", "transformer."};
+
+    for (int i = 0; i < 2; i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+            return name + strlen(prefixes[i]);
+        }
+    }
+    return name;
+}
+
+static const tsri_safetensors_tensor *look_up(const tsri_safetensors *st, const char *prefix,
+                                              const char *name)
+{
+    char full[TSRI_HF_NAME_BYTES + 32];
+    const int n = snprintf(full, sizeof(full), "%s%s", prefix, name);
+
+    return n > 0 && n < (int)sizeof(full) ? tsri_safetensors_find(st, full) : NULL;
+}
+
+tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const tsri_hf_place *place,
+                        const tsr_param *param, const tsri_safetensors_tensor **out)
+{
+    const tsri_safetensors_tensor *t = look_up(st, prefix, place->name);
+    int64_t shape[TSR_MAX_DIMS];
+    const int ndim = tsri_hf_tensor_shape(place, tsr_param_get_spec(param), shape);
+    char want[96];
+    char have[96];
+
+    if (t == NULL) {
+        t = look_up(st, prefix, short_name(place->name));
+    }
+    if (t == NULL) {
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: no tensor %s%s of shape %s, which is %s",
+                         tsri_safetensors_path(st), prefix, place->name,
+                         tsri_format_shape(shape, ndim, want, sizeof(want)), tsr_param_name(param));
+    }
+    for (int d = 0; d < ndim || d < t->ndim; d++) {
+        if (ndim != t->ndim || t->shape[d] != shape[d]) {
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s has shape %s, the model wants %s",
+                             tsri_safetensors_path(st), t->name,
+                             tsri_format_shape(t->shape, t->ndim, have, sizeof(have)),
+                             tsri_format_shape(shape, ndim, want, sizeof(want)));
+        }
+    }
+    *out = t;
+    return TSR_OK;
+}
+
+static tsr_status read_rows(tsri_safetensors *st, const tsri_safetensors_tensor *t, int64_t row0,
+                            const tsri_param_block *b, float *out)
+{
+    const int64_t first = (row0 + b->first_row) * b->global_cols + b->first_col;
+
+    if (b->cols == b->global_cols) {
+        TSR_TRY(tsri_safetensors_read_f32(st, t, first, b->rows * b->cols, out));
+        return TSR_OK;
+    }
+    for (int64_t r = 0; r < b->rows; r++) {
+        TSR_TRY(tsri_safetensors_read_f32(st, t, first + r * b->global_cols, b->cols,
+                                          out + r * b->cols));
+    }
+    return TSR_OK;
+}
+
+/* The file's row c holds our column c. */
+static tsr_status read_transposed(tsri_safetensors *st, const tsri_safetensors_tensor *t,
+                                  int64_t row0, const tsri_param_block *b, float *out)
+{
+    const int64_t width = t->shape[1];
+    float *run = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)b->rows, sizeof(*run), &run));
+    for (int64_t c = 0; c < b->cols; c++) {
+        TSR_TRY_GOTO(status,
+                     tsri_safetensors_read_f32(
+                         st, t, (b->first_col + c) * width + row0 + b->first_row, b->rows, run),
+                     free_run);
+        for (int64_t r = 0; r < b->rows; r++) {
+            out[r * b->cols + c] = run[r];
+        }
+    }
+free_run:
+    tsri_free(&run);
+    return status;
+}
+
+tsr_status tsri_hf_read_block(tsri_safetensors *st, const tsri_safetensors_tensor *tensor,
+                              const tsri_hf_place *place, const tsri_param_block *block, float *out)
+{
+    const int64_t row0 = place->part * block->global_rows;
+
+    if (block->rows == 0 || block->cols == 0) {
+        return TSR_OK;
+    }
+    if (place->transposed) {
+        TSR_TRY(read_transposed(st, tensor, row0, block, out));
+    } else {
+        TSR_TRY(read_rows(st, tensor, row0, block, out));
+    }
+    return TSR_OK;
+}
+
+/* Causal masks that old GPT-2 files carry, and a head that is the embedding. */
+static bool is_known_extra(const char *name)
+{
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
+                                       "lm_head.weight"};
+    const size_t length = strlen(name);
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        const size_t n = strlen(ends[i]);
+
+        if (length >= n && strcmp(name + length - n, ends[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+tsr_status tsri_hf_check(const tsri_safetensors *st, const tsri_model_spec *spec,
+                         tsr_param *const *params, int count)
+{
+    const int total = tsri_safetensors_count(st);
+    bool *used = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)total, sizeof(*used), &used));
+    for (int i = 0; i < count; i++) {
+        const tsri_safetensors_tensor *t = NULL;
+        tsri_hf_place place;
+
+        TSR_TRY_GOTO(status, tsri_hf_locate(spec, tsr_param_name(params[i]), &place), free_used);
+        TSR_TRY_GOTO(status, tsri_hf_find(st, "", &place, params[i], &t), free_used);
+        used[t - tsri_safetensors_at(st, 0)] = true;
+    }
+    for (int i = 0; i < total; i++) {
+        const char *name = tsri_safetensors_at(st, i)->name;
+
+        if (!used[i] && !is_known_extra(name)) {
+            tsri_log(TSRI_LOG_WARN, "%s: tensor %s is not part of the model",
+                     tsri_safetensors_path(st), name);
+        }
+    }
+free_used:
+    tsri_free(&used);
+    return status;
+}
+
+/* Rows of the piece go through host memory in chunks. */
+static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, tsr_stream *stream,
+                             tsr_param *param)
+{
+    const tsri_safetensors_tensor *t = NULL;
+    tsri_hf_place place;
+    tsri_param_block block;
+    tsri_param_block part;
+    int64_t chunk = 0;
+    float *host = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_hf_locate(spec, tsr_param_name(param), &place));
+    TSR_TRY(tsri_hf_find(st, "", &place, param, &t));
+    tsri_param_get_block(param, &block);
+    if (block.rows == 0 || block.cols == 0) {
+        return TSR_OK;
+    }
+    chunk = tsri_min64(block.rows, tsri_max64(1, CHUNK_ELEMENTS / block.cols));
+    TSR_TRY(tsri_alloc((size_t)(chunk * block.cols), sizeof(*host), &host));
+    part = block;
+    for (int64_t row = 0; row < block.rows; row += chunk) {
+        part.first_row = block.first_row + row;
+        part.rows = tsri_min64(chunk, block.rows - row);
+        TSR_TRY_GOTO(status, tsri_hf_read_block(st, t, &place, &part, host), free_host);
+        TSR_TRY_GOTO(status,
+                     tsri_write(param->data,
+                                param->data_offset + (size_t)(row * block.cols) * sizeof(float),
+                                host, (size_t)(part.rows * block.cols) * sizeof(float), stream),
+                     free_host);
+    }
+free_host:
+    tsri_free(&host);
+    return status;
+}
+
+tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_comm *comm,
+                        tsr_param *const *params, int count)
+{
+    tsr_stream *stream = tsri_comm_stream(comm, TSRI_STREAM_COMPUTE);
+
+    TSR_TRY(tsri_hf_check(st, spec, params, count));
+    for (int i = 0; i < count; i++) {
+        TSR_TRY(load_param(st, spec, stream, params[i]));
+    }
+    return TSR_OK;
+}

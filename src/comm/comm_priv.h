@@ -22,6 +22,13 @@ void tsri_watchdog_stop(tsri_watchdog **dog);
 void tsri_watchdog_arm(tsri_watchdog *dog, const char *what);
 void tsri_watchdog_disarm(tsri_watchdog *dog);
 
+/** What a rank brings to an exchange of the world (world_check.c). */
+typedef struct tsri_claim {
+    int purpose;
+    int status;
+    uint64_t hash, bytes;
+} tsri_claim;
+
 struct tsr_world {
     const tsr_backend *backend;
     bool simulated;
@@ -32,8 +39,7 @@ struct tsr_world {
     int first_failed;
     tsr_comm *comms; /* open ones, newest first */
     tsri_watchdog *watchdog;
-    int *statuses;       /* [size] exchange room, so that agreeing allocates nothing */
-    uint64_t (*sums)[2]; /* [size], likewise */
+    tsri_claim *claims; /* [size] exchange room, so that agreeing allocates nothing */
     char (*hosts)[sizeof(((tsri_boot_info *)0)->host)];
 };
 

@@ -75,8 +75,7 @@ static void destroy(tsr_world *world)
 {
     tsri_watchdog_stop(&world->watchdog);
     tsri_free(&world->hosts);
-    tsri_free(&world->sums);
-    tsri_free(&world->statuses);
+    tsri_free(&world->claims);
     tsri_free(&world);
 }
 
@@ -94,8 +93,7 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
     world->simulated = simulated;
     world->first_failed = -1;
     world->timeout_s = timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S;
-    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->statuses), &world->statuses), fail);
-    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->sums), &world->sums), fail);
+    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->claims), &world->claims), fail);
     TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->hosts), &world->hosts), fail);
     if (!simulated && size > 1) {
         TSR_TRY_GOTO(status, tsri_watchdog_start(world->timeout_s, &world->watchdog), fail);

@@ -27,11 +27,16 @@ static bool is_alone(const tsr_world *world)
     return world->simulated || world->size == 1;
 }
 
-/* ---- agree ---- */
+/* ---- the first round ---- */
+
+typedef enum purpose {
+    TO_AGREE = 1,
+    TO_COMPARE
+} purpose;
 
 typedef struct exchange {
     tsr_world *world;
-    int mine;
+    tsri_claim mine;
     int first; /* failing rank that explains the failure; -1: none */
     char message[MESSAGE_BYTES];
 } exchange;
@@ -42,28 +47,61 @@ static int find_first(const tsr_world *world)
     int heard = -1;
 
     for (int r = 0; r < world->size; r++) {
-        if (world->statuses[r] == TSR_ERR_REMOTE) {
+        if (world->claims[r].status == TSR_ERR_REMOTE) {
             heard = heard < 0 ? r : heard;
-        } else if (world->statuses[r] != TSR_OK) {
+        } else if (world->claims[r].status != TSR_OK) {
             return r;
         }
     }
     return heard;
 }
 
+static bool has_one_purpose(const tsr_world *world)
+{
+    for (int r = 1; r < world->size; r++) {
+        if (world->claims[r].purpose != world->claims[0].purpose) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A rank that failed settles its failure while others may compare: both begin in this way. */
 static tsr_status run_exchange(exchange *x)
 {
-    TSR_TRY(tsri_boot_all_gather(&x->mine, sizeof(x->mine), x->world->statuses));
+    TSR_TRY(tsri_boot_all_gather(&x->mine, sizeof(x->mine), x->world->claims));
     x->first = find_first(x->world);
     if (x->first >= 0) {
         TSR_TRY(tsri_boot_broadcast(x->message, sizeof(x->message), x->first));
+    } else if (!has_one_purpose(x->world)) {
+        return TSR_RAISE(TSR_ERR_DISAGREE,
+                         "some ranks agree on a verdict while others compare values");
     }
     return TSR_OK;
 }
 
+/* What a rank that did not fail itself returns. */
+static tsr_status tell_remote(const exchange *x)
+{
+    const tsr_world *world = x->world;
+
+    if (x->first < 0) {
+        return TSR_OK;
+    }
+    return TSR_RAISE(TSR_ERR_REMOTE, "rank %d on %s failed: %s: %s", x->first,
+                     tsr_world_host(world, x->first),
+                     tsr_status_name((tsr_status)world->claims[x->first].status), x->message);
+}
+
+/* ---- agree ---- */
+
 static exchange begin(tsr_world *world, tsr_status mine)
 {
-    exchange x = {.world = world, .mine = (int)mine, .first = -1};
+    exchange x = {
+        .world = world,
+        .mine = {.purpose = TO_AGREE, .status = (int)mine},
+        .first = -1,
+    };
 
     if (mine != TSR_OK) {
         (void)snprintf(x.message, sizeof(x.message), "%s", tsr_error_message());
@@ -73,15 +111,8 @@ static exchange begin(tsr_world *world, tsr_status mine)
 
 static tsr_status conclude(const exchange *x, tsr_status mine)
 {
-    const tsr_world *world = x->world;
-
     x->world->first_failed = x->first;
-    if (mine != TSR_OK || x->first < 0) {
-        return mine;
-    }
-    return TSR_RAISE(TSR_ERR_REMOTE, "rank %d on %s failed: %s: %s", x->first,
-                     tsr_world_host(world, x->first),
-                     tsr_status_name((tsr_status)world->statuses[x->first]), x->message);
+    return mine != TSR_OK ? mine : tell_remote(x);
 }
 
 static tsr_status agree_alone(tsr_world *world, tsr_status mine)
@@ -155,6 +186,7 @@ bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, 
     pthread_condattr_t attributes;
     pthread_t thread;
     late *job = NULL;
+    bool done = false;
 
     *out = mine;
     if (is_alone(world)) {
@@ -179,11 +211,14 @@ bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, 
         return false;
     }
     (void)pthread_join(thread, NULL);
-    *out = job->status != TSR_OK && mine == TSR_OK ? job->status : conclude(&job->x, mine);
+    done = job->status == TSR_OK;
+    if (done) {
+        *out = conclude(&job->x, mine);
+    }
     (void)pthread_cond_destroy(&job->change);
     (void)pthread_mutex_destroy(&job->lock);
     tsri_free(&job);
-    return true;
+    return done;
 }
 
 /* ---- check_same ---- */
@@ -290,11 +325,18 @@ static tsr_status explain(tsr_world *world, const char *what, int rank, const un
 
 static tsr_status compare(tsr_world *world, const char *what, const void *data, size_t bytes)
 {
-    uint64_t mine[2] = {tsri_hash(data, bytes, 0), bytes};
+    exchange x = {
+        .world = world,
+        .mine = {.purpose = TO_COMPARE, .bytes = bytes, .hash = tsri_hash(data, bytes, 0)},
+        .first = -1,
+    };
+    const tsri_claim *claims = world->claims;
     int other = 1;
 
-    TSR_TRY(tsri_boot_all_gather(mine, sizeof(mine), world->sums));
-    while (other < world->size && memcmp(world->sums[other], world->sums[0], sizeof(mine)) == 0) {
+    TSR_TRY(run_exchange(&x));
+    TSR_TRY(tell_remote(&x));
+    while (other < world->size && claims[other].hash == claims[0].hash &&
+           claims[other].bytes == claims[0].bytes) {
         other++;
     }
     if (other < world->size) {

@@ -5,9 +5,10 @@
  * How a job ends when a rank failed: told once, soon, on every rank.
  *
  * A failed rank cannot know where the others are. If they come here too, the first that failed
- * speaks. If they do not come within seconds they wait inside collectives for us, and will forever;
- * then the failed rank speaks and takes the job down. Of several in that position the lowest is
- * first, because each waits a little longer than the one before.
+ * speaks; ranks that only heard of it never do. If they do not come within seconds they wait inside
+ * collectives for us, and will forever; then the failed rank speaks and takes the job down. Of
+ * several in that position the lowest is first, because each waits a little longer than the one
+ * before.
  */
 #include "comm_priv.h"
 
@@ -35,7 +36,7 @@ tsr_status tsri_world_settle(tsr_world *world, tsr_status mine)
     if (verdict == TSR_OK || world->size == 1 || world->simulated) {
         return verdict;
     }
-    if (!came || world->first_failed == world->rank) {
+    if (mine != TSR_OK && mine != TSR_ERR_REMOTE && (!came || world->first_failed == world->rank)) {
         tsr_error_print(stderr);
     }
     if (came) {

@@ -166,6 +166,30 @@ static void test_check_same(void)
     tsr_world_close(&world);
 }
 
+/* A rank that failed agrees while the others compare: they learn of it instead of hanging. */
+static void test_agree_meets_check(void)
+{
+    tsr_world *world = open_cpu();
+    tsr_status mine = TSR_OK;
+
+    REQUIRE(world != NULL);
+    if (tsr_test_rank() == tsr_test_size() - 1) {
+        mine = TSR_RAISE(TSR_ERR_IO, "no such file");
+        CHECK_EQ(tsr_world_agree(world, mine), TSR_ERR_IO);
+    } else {
+        CHECK_EQ(tsr_world_check_same(world, "the config", "x", 1), TSR_ERR_REMOTE);
+        (void)message_has("failed: ERR_IO: no such file");
+    }
+    tsr_error_clear();
+    if (tsr_test_size() > 1 && tsr_test_rank() == 0) {
+        CHECK_STATUS(TSR_ERR_DISAGREE, tsr_world_agree(world, TSR_OK));
+    } else if (tsr_test_size() > 1) {
+        CHECK_STATUS(TSR_ERR_DISAGREE, tsr_world_check_same(world, "the config", "x", 1));
+    }
+    CHECK_OK(tsr_world_agree(world, TSR_OK));
+    tsr_world_close(&world);
+}
+
 static void check_open_fails(const tsr_world_options *options, const char *words)
 {
     tsr_world *world = NULL;
@@ -230,6 +254,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"agree_origin", test_agree_origin},
     {"agree_within", test_agree_within},
     {"check_same", test_check_same},
+    {"agree_meets_check", test_agree_meets_check},
     {"open_errors", test_open_errors},
     {"open_one_fails", test_open_one_fails},
     {"simulated", test_simulated},

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file cli_priv.h
+ * Between the files of the program's frame: parsing, help, starting ranks.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "cli/cli.h"
+
+enum {
+    TSRI_EXIT_OK = 0,
+    TSRI_EXIT_FAILED = 1,
+    TSRI_EXIT_USAGE = 2 /* seen before any rank started */
+};
+
+/** Understand argv[1 ..] (argv[0] is the command). Freed by tsri_cli_free in any case. */
+tsr_status tsri_cli_parse(const tsri_cli_command *command, int argc, char **argv, tsri_cli *out);
+void tsri_cli_free(tsri_cli *cli);
+/** argv without -n and --hosts, which the ranks must not see; returns the new count. */
+int tsri_cli_strip_launch(int argc, char **argv, char **out);
+
+void tsri_cli_print_help(const tsri_cli_command *const *commands, FILE *to);
+void tsri_cli_print_command_help(const tsri_cli_command *command, FILE *to);
+
+/** Start ranks ranks of `program words` through mpirun and wait; returns the exit status. */
+int tsri_cli_launch(const tsri_cli *cli, int argc, char **argv);
+
+/**
+ * Passes what ranks and mpirun write to standard error on to out, without Open MPI's own notices.
+ * Text of ranks goes through at once and unchanged.
+ */
+typedef struct tsri_filter {
+    int out;
+    bool passing;  /* within a line that goes through */
+    bool in_block; /* within a notice: between two lines of dashes */
+    size_t used;
+    char text[16384]; /* the undecided line, or the notice so far */
+    bool spoke;       /* something went through */
+    bool told;        /* how a rank or host was lost has been said */
+    bool quiet;       /* the job is being ended on request: deaths of ranks are no news */
+    int exit_rank;    /* -1, or the rank of which mpirun says that it exited with exit_code */
+    int exit_code;
+} tsri_filter;
+
+void tsri_filter_init(tsri_filter *filter, int out);
+void tsri_filter_feed(tsri_filter *filter, const char *data, size_t bytes);
+/** Nothing came for a while: what is undecided is no notice. */
+void tsri_filter_idle(tsri_filter *filter);
+/** The end: as idle, and a notice that never closed is shown. */
+void tsri_filter_finish(tsri_filter *filter);

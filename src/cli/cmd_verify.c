@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file cmd_verify.c
+ * `tessera verify`: a reference trajectory replayed on a layout.
+ */
+#include "base/base.h"
+#include "base/json.h"
+
+#include <stdlib.h>
+
+#include "cli/commands.h"
+#include "comm/comm.h"
+#include "train/verify.h"
+
+static const tsri_cli_option options[] = {
+    {"--mesh", "SPEC", "axes, such as replicate=2,shard=2,tp=2; default: all ranks on shard"},
+    {"--preset", "NAME", "ddp, zero1, zero2, fsdp, hsdp or hfsdp; default: hsdp"},
+    {"--json", NULL, "print the report as JSON"},
+    {NULL, NULL, NULL},
+};
+
+static tsri_verify_options read_options(const tsri_cli *cli)
+{
+    return (tsri_verify_options){
+        .folder = cli->words[0],
+        .mesh = tsri_cli_value(cli, "--mesh"),
+        .preset = tsri_cli_value(cli, "--preset"),
+    };
+}
+
+static tsr_status check(const tsri_cli *cli)
+{
+    const tsri_verify_options o = read_options(cli);
+
+    TSR_TRY(tsri_verify_check(&o, cli->ranks > 0 ? cli->ranks : 1));
+    return TSR_OK;
+}
+
+static void print_table(const tsri_verify_report *report, const char *folder)
+{
+    (void)printf("%s: %s of %lld parameters, %d steps of %d x %lld x %lld tokens\n", folder,
+                 report->arch, (long long)report->params, report->steps, report->micro_batches,
+                 (long long)report->batch, (long long)report->seq);
+    (void)printf("mesh %s, preset %s, f32\n\n", report->mesh, report->preset);
+    (void)printf("%-13s %-18s %13s %9s       %s\n", "quantity", "measure", "largest error", "bound",
+                 "where");
+    for (int i = 0; i < report->row_count; i++) {
+        const tsri_verify_row *row = &report->rows[i];
+
+        (void)printf("%-13s %-18s %13.3g %9.3g %s  %s\n", row->quantity, row->measure, row->error,
+                     row->bound, row->ok ? "  ok" : "FAIL", row->where);
+    }
+    (void)printf("\n%s\n", report->ok ? "verified" : "FAILED: an error is above its bound");
+}
+
+/* Numbers that JSON has no word for become text. */
+static json_t *number(double value)
+{
+    json_t *real = json_real(value);
+
+    return real != NULL ? real : json_string("not finite");
+}
+
+static json_t *row_json(const tsri_verify_row *row)
+{
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:b}", "quantity", row->quantity, "measure",
+                     row->measure, "error", number(row->error), "bound", number(row->bound),
+                     "where", row->where, "ok", (int)row->ok);
+}
+
+static tsr_status print_json(const tsri_verify_report *report, const char *folder)
+{
+    json_t *rows = json_array();
+    json_t *all = NULL;
+
+    for (int i = 0; i < report->row_count; i++) {
+        (void)json_array_append_new(rows, row_json(&report->rows[i]));
+    }
+    all = json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:o, s:b}", "case", folder,
+                    "arch", report->arch, "mesh", report->mesh, "preset", report->preset,
+                    "parameters", (json_int_t)report->params, "steps", report->steps,
+                    "micro_batches", report->micro_batches, "batch", (json_int_t)report->batch,
+                    "seq", (json_int_t)report->seq, "quantities", rows, "ok", (int)report->ok);
+    if (all == NULL) {
+        return TSR_RAISE(TSR_ERR_NOMEM, "no memory for the report");
+    }
+    (void)json_dumpf(all, stdout, JSON_INDENT(2));
+    (void)printf("\n");
+    json_decref(all);
+    return TSR_OK;
+}
+
+static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
+{
+    const tsri_verify_options o = read_options(cli);
+    tsri_verify_report report;
+
+    TSR_TRY(tsri_verify_run(world, &o, &report));
+    *ok = report.ok;
+    if (!tsr_world_is_speaker(world)) {
+        return TSR_OK;
+    }
+    if (tsri_cli_has(cli, "--json")) {
+        TSR_TRY(print_json(&report, o.folder));
+    } else {
+        print_table(&report, o.folder);
+    }
+    return TSR_OK;
+}
+
+static int run(const tsri_cli *cli)
+{
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+    bool ok = false;
+
+    TSR_TRY_GOTO(status, tsr_world_open(NULL, NULL, NULL, &world), finish);
+    TSR_TRY_GOTO(status, verify(cli, world, &ok), close_world);
+close_world:
+    tsr_world_close(&world);
+finish:
+    return status == TSR_OK && !ok ? EXIT_FAILURE : tsri_cli_finish(status);
+}
+
+const tsri_cli_command tsri_command_verify = {
+    .name = "verify",
+    .summary = "replay a reference trajectory on a layout and compare",
+    .usage = "CASE [-n N] [--mesh SPEC] [--preset NAME] [--json]",
+    .help = "Trains the model of the folder CASE on its tokens, in f32, and compares loss,\n"
+            "gradient norm, logits, gradients, Adam's moments and final weights with what the\n"
+            "folder expects. Prints the largest error of each beside its bound, and fails if one\n"
+            "is above. CASE holds config.json, weights, train.json, tokens.safetensors,\n"
+            "expect.json and expect.safetensors.\n"
+            "\n"
+            "  tessera verify tests/golden/train/gpt2-tiny\n"
+            "  tessera verify tests/golden/train/llama-accum3 -n 8 --mesh "
+            "replicate=2,shard=2,tp=2\n",
+    .options = options,
+    .words_min = 1,
+    .words_max = 1,
+    .launches = true,
+    .check = check,
+    .run = run,
+};

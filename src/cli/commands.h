@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file commands.h
+ * The list of commands. A row X(train) is cmd_train.c, which defines tsri_command_train.
+ */
+#pragma once
+
+#include "cli/cli.h"
+
+#define TSRI_COMMAND_MAP(X) X(verify)
+
+#define TSRI_COMMAND_DECLARE(name) extern const tsri_cli_command tsri_command_##name;
+TSRI_COMMAND_MAP(TSRI_COMMAND_DECLARE)
+#undef TSRI_COMMAND_DECLARE

@@ -54,24 +54,24 @@ typedef enum tsr_status {
 #define TSR_RAISE(status, ...) \
     ((void)tsr_error_raise((status), __FILE__, __LINE__, __func__, __VA_ARGS__), (status))
 
+/* Their inner statements go without braces: a level of nesting costs each function that uses them.
+ */
+
 /** Call something that returns a status; on failure add a frame and return it. */
 #define TSR_TRY(call) \
     do { \
         tsr_status tsri_try_ = (call); \
-        if (tsri_try_ != TSR_OK) { \
-            (void)tsr_error_pass(tsri_try_, __FILE__, __LINE__, __func__); \
-            return tsri_try_; \
-        } \
+        if (tsri_try_ != TSR_OK) \
+            return ((void)tsr_error_pass(tsri_try_, __FILE__, __LINE__, __func__), tsri_try_); \
     } while (0)
 
 /** Like TSR_TRY, but store the failure in @p status and jump to the clean-up label. */
 #define TSR_TRY_GOTO(status, call, label) \
     do { \
         (status) = (call); \
-        if ((status) != TSR_OK) { \
-            (void)tsr_error_pass((status), __FILE__, __LINE__, __func__); \
+        if ((status) != TSR_OK && \
+            ((void)tsr_error_pass((status), __FILE__, __LINE__, __func__), 1)) \
             goto label; \
-        } \
     } while (0)
 
 /** Local. Record a failure and its origin; what TSR_RAISE calls. Returns @p status. */

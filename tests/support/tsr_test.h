@@ -49,9 +49,8 @@ bool tsr_test_status(tsr_status expected, tsr_status actual, const char *file, i
     tsr_test_near((double)(a), (double)(b), (double)(tol), __FILE__, __LINE__, #a " ~ " #b)
 #define TSR_TEST_REQUIRE(held) \
     do { \
-        if (!(held)) { \
+        if (!(held)) \
             return; \
-        } \
     } while (0)
 
 /** The condition holds. */

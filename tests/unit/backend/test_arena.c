@@ -147,28 +147,28 @@ static void test_random_steps_are_free_of_races(void)
         fixture f;
         tsri_arena_stats stats;
         REQUIRE_OK(open_all(&f, false));
-        REQUIRE_OK(random_step(&f, key, 150, false));
+        CHECK_OK(random_step(&f, key, 150, false));
         tsri_arena_get_stats(f.arena, &stats);
         const size_t planned = stats.planned_bytes;
         CHECK(planned >= stats.live_peak_bytes && planned > 0);
         CHECK_EQ(f.device->bytes_now, planned);
         for (int i = 0; i < 3; i++) {
-            REQUIRE_OK(random_step(&f, key, 150, false));
+            CHECK_OK(random_step(&f, key, 150, false));
             CHECK_EQ(f.device->bytes_now, planned);
         }
         /* Steps that end early leave memory to carry over, not a new plan. Each ends what is still
          * alive in its own order, but acquires as planned. */
         const int lengths[] = {90, 30, 150, 60, 150, 150};
         for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-            REQUIRE_OK(random_step(&f, key, lengths[i], false));
+            CHECK_OK(random_step(&f, key, lengths[i], false));
         }
         tsri_arena_get_stats(f.arena, &stats);
         CHECK_EQ(stats.departures, 0);
-        REQUIRE_OK(random_step(&f, key + 1000, 150, true));
+        CHECK_OK(random_step(&f, key + 1000, 150, true));
         tsri_arena_get_stats(f.arena, &stats);
         CHECK_EQ(stats.departures, 1);
-        REQUIRE_OK(random_step(&f, key + 1000, 150, true));
-        REQUIRE_OK(random_step(&f, key, 150, false));
+        CHECK_OK(random_step(&f, key + 1000, 150, true));
+        CHECK_OK(random_step(&f, key, 150, false));
         tsri_arena_get_stats(f.arena, &stats);
         CHECK_EQ(stats.departures, 2);
         close_all(&f);
@@ -185,9 +185,9 @@ static void test_replay_gives_the_same_places_and_allocates_nothing(void)
     int count = 0;
     REQUIRE_OK(open_all(&f, true));
     for (int step = 0; step < 4; step++) {
-        REQUIRE_OK(tsri_arena_step_begin(f.arena));
-        REQUIRE_OK(take(&f, 0, 1000, &mem[0]));
-        REQUIRE_OK(take(&f, 0, 300, &mem[1]));
+        CHECK_OK(tsri_arena_step_begin(f.arena));
+        CHECK_OK(take(&f, 0, 1000, &mem[0]));
+        CHECK_OK(take(&f, 0, 300, &mem[1]));
         if (step == 1) {
             memcpy(first, mem, sizeof(first));
             tsri_recorder_clear(f.device);
@@ -196,12 +196,12 @@ static void test_replay_gives_the_same_places_and_allocates_nothing(void)
             CHECK(mem[0].buffer == first[0].buffer && mem[0].offset == first[0].offset);
             CHECK(mem[1].buffer == first[1].buffer && mem[1].offset == first[1].offset);
         }
-        REQUIRE_OK(give(&f, 0, 0, &mem[0]));
-        REQUIRE_OK(take(&f, 0, 1000, &mem[2]));
+        CHECK_OK(give(&f, 0, 0, &mem[0]));
+        CHECK_OK(take(&f, 0, 1000, &mem[2]));
         CHECK(step == 0 || (mem[2].offset == first[0].offset && mem[2].interval == 2));
-        REQUIRE_OK(give(&f, 0, 0, &mem[1]));
-        REQUIRE_OK(give(&f, 0, 0, &mem[2]));
-        REQUIRE_OK(tsri_arena_step_end(f.arena));
+        CHECK_OK(give(&f, 0, 0, &mem[1]));
+        CHECK_OK(give(&f, 0, 0, &mem[2]));
+        CHECK_OK(tsri_arena_step_end(f.arena));
     }
     const tsri_entry *entries = tsri_recorder_entries(f.device, &count);
     for (int i = 0; i < count; i++) {
@@ -361,10 +361,10 @@ static void test_states(void)
     CHECK_STATUS(TSR_ERR_INVALID, tsri_arena_acquire(f.arena, 1, TSRI_MEM_OTHER, "x", NULL, &mem));
     CHECK_STATUS(TSR_ERR_INVALID,
                  tsri_arena_acquire(f.arena, SIZE_MAX, TSRI_MEM_OTHER, "x", f.streams[0], &mem));
-    REQUIRE_OK(tsri_arena_step_begin(f.arena));
+    CHECK_OK(tsri_arena_step_begin(f.arena));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_begin(f.arena));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_adopt(f.arena, f.arena));
-    REQUIRE_OK(take(&f, 0, 100, &mem));
+    CHECK_OK(take(&f, 0, 100, &mem));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_end(f.arena));
     tsri_arena_get_stats(f.arena, &stats);
     CHECK_EQ(stats.planned_bytes, 0);
@@ -377,18 +377,18 @@ static void test_states(void)
 
     /* Outside steps ranges are buffers of their own, reused after their last use, and may live
      * across steps. */
-    REQUIRE_OK(take(&f, 0, 700, &outside));
-    REQUIRE_OK(take(&f, 0, 700, &mem));
+    CHECK_OK(take(&f, 0, 700, &outside));
+    CHECK_OK(take(&f, 0, 700, &mem));
     CHECK(mem.buffer != outside.buffer);
     const tsr_buffer *before = mem.buffer;
-    REQUIRE_OK(give(&f, 0, 1, &mem));
-    REQUIRE_OK(take(&f, 2, 690, &mem));
+    CHECK_OK(give(&f, 0, 1, &mem));
+    CHECK_OK(take(&f, 2, 690, &mem));
     CHECK(mem.buffer == before);
-    REQUIRE_OK(give(&f, 2, 1, &mem));
-    REQUIRE_OK(tsri_arena_step_begin(f.arena));
+    CHECK_OK(give(&f, 2, 1, &mem));
+    CHECK_OK(tsri_arena_step_begin(f.arena));
     CHECK_EQ(f.device->bytes_now, 768);
-    REQUIRE_OK(give(&f, 0, 1, &outside));
-    REQUIRE_OK(tsri_arena_step_end(f.arena));
+    CHECK_OK(give(&f, 0, 1, &outside));
+    CHECK_OK(tsri_arena_step_end(f.arena));
     CHECK_EQ(f.device->bytes_now, 0);
     close_all(&f);
 }
@@ -421,14 +421,14 @@ static void test_adoption(void)
     tsri_arena_stats stats;
     REQUIRE_OK(open_all(&dry, false));
     REQUIRE_OK(open_all(&real, true));
-    REQUIRE_OK(random_step(&dry, 11, 120, false));
+    CHECK_OK(random_step(&dry, 11, 120, false));
     tsri_arena_get_stats(dry.arena, &planned);
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_adopt(dry.arena, real.arena));
-    REQUIRE_OK(tsri_arena_adopt(real.arena, dry.arena));
+    CHECK_OK(tsri_arena_adopt(real.arena, dry.arena));
     close_all(&dry);
     CHECK_EQ(real.device->bytes_now, planned.planned_bytes);
     for (int i = 0; i < 3; i++) {
-        REQUIRE_OK(random_step(&real, 11, 120, false));
+        CHECK_OK(random_step(&real, 11, 120, false));
     }
     tsri_arena_get_stats(real.arena, &stats);
     CHECK_EQ(stats.departures, 0);
@@ -439,9 +439,9 @@ static void test_adoption(void)
     CHECK_EQ(real.device->bytes_peak, planned.planned_bytes);
     /* Adopting again replaces the plan, also while the old one's memory was just in use. */
     REQUIRE_OK(open_all(&dry, false));
-    REQUIRE_OK(random_step(&dry, 12, 120, false));
-    REQUIRE_OK(tsri_arena_adopt(real.arena, dry.arena));
-    REQUIRE_OK(random_step(&real, 12, 120, false));
+    CHECK_OK(random_step(&dry, 12, 120, false));
+    CHECK_OK(tsri_arena_adopt(real.arena, dry.arena));
+    CHECK_OK(random_step(&real, 12, 120, false));
     close_all(&dry);
     close_all(&real);
 }

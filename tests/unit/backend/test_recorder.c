@@ -77,12 +77,12 @@ static void test_entries(void)
     float value = 1.0F;
     REQUIRE_OK(open_all(&f));
     tsri_recorder_set_step(f.device, 5);
-    REQUIRE_OK(zero(f.compute, f.buffer, 0, "layers.0"));
-    REQUIRE_OK(tsri_stream_wait(f.reduce, tsri_event_record(f.compute)));
-    REQUIRE_OK(collect(&f, TSRI_REDUCE_SCATTER, 10));
-    REQUIRE_OK(tsri_write(f.buffer, 1024, &value, sizeof(value), f.compute));
-    REQUIRE_OK(tsri_stream_sync(f.reduce));
-    REQUIRE_OK(tsri_read(f.buffer, 1024, &value, sizeof(value), f.compute));
+    CHECK_OK(zero(f.compute, f.buffer, 0, "layers.0"));
+    CHECK_OK(tsri_stream_wait(f.reduce, tsri_event_record(f.compute)));
+    CHECK_OK(collect(&f, TSRI_REDUCE_SCATTER, 10));
+    CHECK_OK(tsri_write(f.buffer, 1024, &value, sizeof(value), f.compute));
+    CHECK_OK(tsri_stream_sync(f.reduce));
+    CHECK_OK(tsri_read(f.buffer, 1024, &value, sizeof(value), f.compute));
     tsri_buffer_release(&f.buffer);
     const tsri_entry *e = tsri_recorder_entries(f.device, &count);
     REQUIRE_EQ(count, 7);

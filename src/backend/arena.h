@@ -12,8 +12,13 @@
  * across streams is ordered by events alone.
  *
  * Before a plan exists (first step of a program that made no dry run), and after a step departed
- * from the plan (another size, kind or stream at the n-th acquire), ranges come from buffers of
- * their own until the step ends; then the step just recorded becomes the plan.
+ * from the plan (another size, kind or stream at the n-th acquire, or memory that should be free by
+ * then is not), ranges come from buffers of their own until the step ends; then the step just
+ * recorded becomes the plan. A step that ends before the plan does has not departed. Outside steps
+ * ranges are buffers of their own too, kept for reuse until the next step begins.
+ *
+ * Whoever takes memory over waits for its last use. So a holder whose last use lags behind (a
+ * reduction) releases late in host order where it does not want the next taker to wait.
  *
  * A plan recorded on a sim device can be given to an executing one: tsri_arena_adopt.
  *
@@ -29,22 +34,25 @@ typedef struct tsri_arena tsri_arena;
 typedef struct tsri_mem {
     tsr_buffer *buffer;
     size_t offset, bytes;
-    int interval; /* index within the step; -1: not the arena's */
+    int interval; /* index within the step; -1: not the arena's; below: taken outside a step */
 } tsri_mem;
 
 tsr_status tsri_arena_create(tsr_device *device, tsri_arena **out);
+/** Blocks until the streams it has seen are done; destroy it before them. */
 void tsri_arena_destroy(tsri_arena **arena);
 
 tsr_status tsri_arena_step_begin(tsri_arena *arena);
-/** Everything acquired must be released. Makes or remakes the plan where needed. */
+/** Everything acquired must be released, else TSR_ERR_STATE and the step is abandoned. Makes or
+ *  remakes the plan where needed (then it Blocks: buffers are freed). */
 tsr_status tsri_arena_step_end(tsri_arena *arena);
-/** Abandon a failed step: drop all ranges without a plan. */
+/** Abandon a failed step: drop all ranges without a plan; a later release of them does nothing.
+ *  Blocks. */
 void tsri_arena_step_abort(tsri_arena *arena);
 
 /** A range of bytes for use on stream, contents unspecified, 256-byte aligned. label long-lived. */
 tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kind,
                               const char *label, tsr_stream *stream, tsri_mem *out);
-/** Give a range back; last_use: the point after which its memory may be taken over. */
+/** Give a range back; last_use: the point after which its memory may be taken over. Resets *mem. */
 void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use);
 
 /** Facts about the plan. */
@@ -59,5 +67,6 @@ typedef struct tsri_arena_stats {
 } tsri_arena_stats;
 void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out);
 
-/** Allocate now what from's plan needs, and replay it from the next step on. */
+/** Allocate now what from's plan needs, and replay it from the next step on. Not inside a step.
+ *  TSR_ERR_STATE if from has no plan. Blocks. */
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from);

@@ -40,7 +40,8 @@ struct tsr_dtensor {
     bool needs_grad;
 };
 
-/** A dtensor in the step arena, contents unspecified. extra_bytes: slack behind the piece. */
+/** A dtensor in the step arena, contents unspecified. extra_bytes: slack behind the piece. label is
+ *  copied, but ledger and arena keep the original: give a long-lived one. */
 tsr_status tsri_dtensor_acquire(tsr_comm *comm, const tsr_layout *layout, tsr_dtype dtype,
                                 tsri_mem_kind kind, const char *label, size_t extra_bytes,
                                 tsr_dtensor **out);
@@ -69,7 +70,8 @@ typedef struct tsri_redistribute_options {
     bool persistent;        /* a buffer of its own instead of the step arena */
     tsr_dtype reduce_dtype; /* of P→R and P→S; default: the tensor's */
 } tsri_redistribute_options;
-/** As tsr_dtensor_redistribute, in the step arena by default. */
+/** As tsr_dtensor_redistribute, in the step arena by default. Where layouts differ in words alone
+ *  (axes of size 1), the result is a view of the same memory. */
 tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                              const tsri_redistribute_options *options, tsr_dtensor **out);
 /** Number of collectives that tsri_redistribute makes; a rank whose groups have nothing to move

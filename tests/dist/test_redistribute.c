@@ -127,8 +127,7 @@ static void pairs_of_integers(void)
     check_pairs(TSR_U8);
 }
 
-/* Terms that bf16 holds and whose sum it does not: 256 and 1s. In bf16 the sum over the ranks would
- * be rounded between ranks only at the end, so cast to f32 the result is the rounded exact sum. */
+/* The values are right in either type, so what travelled is seen by its bytes. */
 static void reduction_in_another_type(void)
 {
     tsr_pieces_job job = tsr_pieces_open((int[]){tsr_test_size()}, 1);

@@ -43,8 +43,8 @@ static uint64_t hash_of(int64_t g)
     return tsri_hash(&g, sizeof(g), 7);
 }
 
-/* The integer of element g, before any sum. With at most 8 ranks sums stay below 2^8 in bf16, which
- * has 8 bits: 8 * 22 + 8 * 3 * (1 + 2 + 3) / 2 bounds them all. */
+/* The integer of element g, before any sum. Over at most 8 ranks no sum exceeds the 2^8 up to which
+ * bf16 holds every integer: 8 * 13 + 3 * (0 + 1 + ... + 7) = 188, see term_of. */
 static int64_t base_of(int64_t g, tsr_dtype dtype)
 {
     return dtype == TSR_BF16 || dtype == TSR_F16 ? (int64_t)(hash_of(g) % 14)

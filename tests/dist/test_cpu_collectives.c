@@ -140,11 +140,14 @@ typedef struct trial {
     tsr_buffer *out[MAX_ITEMS];
 } trial;
 
+static bool many_inputs(tsri_coll_kind kind)
+{
+    return kind == TSRI_REDUCE_SCATTER || kind == TSRI_ALL_TO_ALL;
+}
+
 static int64_t in_count(const trial *t, int item)
 {
-    bool pieces = t->kind == TSRI_REDUCE_SCATTER || t->kind == TSRI_ALL_TO_ALL;
-
-    return t->counts[item] * (pieces ? tsr_test_size() : 1);
+    return t->counts[item] * (many_inputs(t->kind) ? tsr_test_size() : 1);
 }
 
 static int64_t out_count(const trial *t, int item)
@@ -277,6 +280,9 @@ static void fill_counts(trial *t, int list)
     }
     if (list == 2) {
         t->counts[0] = 40009;
+    }
+    for (int i = 0; list >= 2 && many_inputs(t->kind) && i < t->item_count; i++) {
+        t->counts[i] = (t->counts[i] / tsr_test_size()) + (t->counts[i] > 0 ? 1 : 0);
     }
     if (list == 4) {
         t->item_count = MAX_ITEMS;

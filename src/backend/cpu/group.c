@@ -6,7 +6,7 @@
  *
  * A group's cell has the same number on every rank, because all ranks open the same families in
  * the same order; opening checks it. A cell is cleared between two exchanges over the world: after
- * the first nobody uses it for an older group, after the second nobody finds it uncleared.
+ * the one nobody uses it for an older group, after the other nobody finds it uncleared.
  */
 #include "backend/cpu/cpu_priv.h"
 
@@ -96,38 +96,53 @@ fail:
     return status;
 }
 
-/* status is the first failure so far, and stays; any rank's failure becomes everyone's. */
+static tsr_status compare_openings(const tsri_cpu_device *device, const opening *mine,
+                                   const opening *all, const int *ranks, int size)
+{
+    for (int r = 0; r < device->world; r++) {
+        if (all[r].status == TSR_OK && (all[r].cell != mine->cell || all[r].name != mine->name ||
+                                        all[r].stream_kind != mine->stream_kind)) {
+            return TSR_RAISE(TSR_ERR_DISAGREE,
+                             "ranks %d and %d open different groups: number %d on stream %d and "
+                             "number %d on stream %d%s",
+                             device->rank, r, mine->cell, mine->stream_kind, all[r].cell,
+                             all[r].stream_kind, all[r].name == mine->name ? "" : ", other axes");
+        }
+    }
+    for (int m = 0; m < size; m++) {
+        if (all[ranks[m]].status == TSR_OK && all[ranks[m]].members != mine->members) {
+            return TSR_RAISE(TSR_ERR_DISAGREE, "ranks %d and %d name different members",
+                             device->rank, ranks[m]);
+        }
+    }
+    return TSR_OK;
+}
+
+/* One exchange. A rank that failed keeps its failure, and every other fails because of it. */
 static tsr_status agree(const tsri_cpu_device *device, const opening *mine, const int *ranks,
                         int size)
 {
+    tsr_status own = (tsr_status)mine->status;
     opening *all = NULL;
 
     if (device->world == 1) {
-        return (tsr_status)mine->status;
+        return own;
     }
     TSR_TRY(tsri_alloc((size_t)device->world, sizeof *all, &all));
     tsr_status status = tsri_boot_all_gather(mine, sizeof *mine, all);
-    for (int r = 0; r < device->world && status == TSR_OK && mine->status == TSR_OK; r++) {
+    if (own != TSR_OK) {
+        status = own;
+    } else if (status == TSR_OK) {
+        status = compare_openings(device, mine, all, ranks, size);
+    }
+    for (int r = 0; r < device->world && status == TSR_OK; r++) {
         if (all[r].status != TSR_OK) {
             status = TSR_RAISE(TSR_ERR_REMOTE, "rank %d could not open its group: %s", r,
                                tsr_status_name((tsr_status)all[r].status));
-        } else if (all[r].cell != mine->cell || all[r].name != mine->name ||
-                   all[r].stream_kind != mine->stream_kind) {
-            status = TSR_RAISE(TSR_ERR_DISAGREE,
-                               "ranks %d and %d open different groups: number %d on stream %d and "
-                               "number %d on stream %d%s",
-                               device->rank, r, mine->cell, mine->stream_kind, all[r].cell,
-                               all[r].stream_kind, all[r].name == mine->name ? "" : ", other axes");
-        }
-    }
-    for (int m = 0; m < size && status == TSR_OK && mine->status == TSR_OK; m++) {
-        if (all[ranks[m]].members != mine->members) {
-            status = TSR_RAISE(TSR_ERR_DISAGREE, "ranks %d and %d name different members",
-                               device->rank, ranks[m]);
         }
     }
     tsri_free(&all);
-    return mine->status != TSR_OK ? (tsr_status)mine->status : status;
+    return status;
 }
 
 static void clear_cell(tsri_cpu_device *device, int cell)
@@ -151,13 +166,13 @@ tsr_status tsri_cpu_group_open(tsr_device *device, const int *world_ranks, int s
                     .stream_kind = (int32_t)stream->kind,
                     .name = tsri_hash_text(name),
                     .members = tsri_hash(world_ranks, (size_t)size * sizeof *world_ranks, 0)};
+    /* A mismatch shows on some ranks only; the second exchange makes it everyone's, before any rank
+     * goes on alone. */
+    mine.status = agree(cpu, &mine, world_ranks, size);
     status = agree(cpu, &mine, world_ranks, size);
     if (status == TSR_OK) {
         clear_cell(cpu, group->cell);
-        if (!group->shared) {
-            status = tsri_cpu_mpi_open(group);
-        }
-        mine.status = status;
+        mine.status = group->shared ? TSR_OK : tsri_cpu_mpi_open(group);
         status = agree(cpu, &mine, world_ranks, size);
     }
     if (status != TSR_OK) {

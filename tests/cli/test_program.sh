@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+#
+# test_program.sh PROGRAM GOLDEN: the program's commands as a user calls them.
+set -u
+program=$1
+golden=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0
+failed=0
+
+# start STATUS words...
+start() {
+    case_name="$*"
+    wanted=$1
+    shift
+    timeout -k 5 120 "$program" "$@" >"$folder/out" 2>"$folder/err"
+    got=$?
+    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
+    passed=$((passed + 1))
+}
+
+complain() {
+    echo "FAIL [$case_name]: $1"
+    sed 's/^/    out| /' "$folder/out"
+    sed 's/^/    err| /' "$folder/err"
+    failed=$((failed + 1))
+}
+
+# has FILE REGEX
+has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
+empty() { [ ! -s "$folder/$1" ] || complain "$1 is not empty"; }
+
+start 0 --help
+for name in $("$program" --help | sed -n '/^commands:/,/^$/p' | awk '/^  / { print $1 }'); do
+    [ "$name" = help ] || start 0 help "$name"
+    has out '^usage: tessera '
+    has out '--help +this text'
+done
+
+case=$golden/train/llama-tied
+start 0 verify "$case"
+has out '^loss .* ok '
+has out '^verified'
+empty err
+start 0 verify "$case" -n 4 --mesh shard=2,tp=2 --preset fsdp
+has out '^mesh shard=2 tp=2, preset fsdp'
+empty err
+start 0 verify "$case" -n 2 --json
+has out '"mesh": "shard=2"'
+has out '^  "ok": true'
+start 2 verify "$folder/none"
+has err '^tessera: .*none'
+empty out
+start 2 verify "$case" -n 3 --mesh shard=2,tp=2
+has err '^tessera: .*3'
+start 2 verify "$case" -n 2 --mesh shrad
+has err '^tessera: '
+start 2 verify "$case" --preset fdsp
+has err '^tessera: .*fsdp'
+
+# A reference that is off by more than the bound is not verified: status 1, and no error text.
+cp -r "$case" "$folder/off"
+chmod -R u+w "$folder/off"
+sed -i 's/"loss": \([0-9]\)\./"loss": \11./' "$folder/off/expect.json"
+start 1 verify "$folder/off" -n 2
+has out '^loss .* FAIL '
+has out '^FAILED: '
+empty err
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file test_safetensors.c
+ * Every rule of the format, broken once: status and message; and reading of every type.
+ */
+#include "base/base.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checkpoint/safetensors.h"
+#include "support/golden.h"
+#include "support/tsr_test.h"
+
+/* One of the few files that a case needs: prefix, header, data_bytes of data. */
+static const char *write_raw(const char *name, uint64_t header_bytes, const char *header,
+                             const void *data, size_t data_bytes)
+{
+    const char *path = tsr_test_scratch_path(name);
+    unsigned char prefix[8];
+    FILE *file = fopen(path, "wb");
+
+    CHECK(file != NULL);
+    if (file == NULL) {
+        return path;
+    }
+    for (int i = 0; i < 8; i++) {
+        prefix[i] = (unsigned char)(header_bytes >> 8 * i);
+    }
+    CHECK_EQ(fwrite(prefix, 1, 8, file), 8);
+    CHECK_EQ(fwrite(header, 1, strlen(header), file), strlen(header));
+    CHECK_EQ(fwrite(data, 1, data_bytes, file), data_bytes);
+    CHECK_EQ(fclose(file), 0);
+    return path;
+}
+
+static const char *write_file(const char *name, const char *header, const void *data,
+                              size_t data_bytes)
+{
+    return write_raw(name, strlen(header), header, data, data_bytes);
+}
+
+static void check_refused(const char *path, tsr_status status, const char *words)
+{
+    const int64_t live = tsri_alloc_live();
+    tsri_safetensors *st = NULL;
+
+    CHECK_EQ(tsri_safetensors_open(path, &st), status);
+    CHECK(st == NULL);
+    if (strstr(tsr_error_message(), words) == NULL) {
+        CHECK_STR(tsr_error_message(), words);
+    }
+    tsr_error_clear();
+    CHECK_EQ(tsri_alloc_live(), live);
+}
+
+static const char zeros[64];
+
+static void check_header(const char *header, size_t data_bytes, const char *words)
+{
+    check_refused(write_file("bad.safetensors", header, zeros, data_bytes), TSR_ERR_FORMAT, words);
+}
+
+static void size_and_header(void)
+{
+    FILE *file = NULL;
+
+    check_refused(tsr_test_scratch_path("none"), TSR_ERR_IO, "No such file");
+    check_refused(write_raw("header.safetensors", 3, "", zeros, 0), TSR_ERR_FORMAT,
+                  "header of 3 bytes in a file of 8");
+    check_refused(write_raw("header.safetensors", 100000001, "{}", zeros, 8), TSR_ERR_FORMAT,
+                  "header of 100000001 bytes");
+    check_refused(write_raw("header.safetensors", UINT64_MAX, "{}", zeros, 8), TSR_ERR_FORMAT,
+                  "truncated, or no safetensors");
+    check_header("{\"a\"", 0, "bad.safetensors:1:");
+    check_header("[]", 0, "header is not a JSON object");
+    check_header("{\"a\": 1}", 0, "dtype");
+    file = fopen(tsr_test_scratch_path("short.safetensors"), "wb");
+    REQUIRE(file != NULL);
+    CHECK_EQ(fwrite(zeros, 1, 7, file), 7);
+    (void)fclose(file);
+    check_refused(tsr_test_scratch_path("short.safetensors"), TSR_ERR_FORMAT,
+                  "7 bytes are no safetensors file");
+}
+
+static void entries(void)
+{
+    check_header("{\"a\":{\"dtype\":\"Q4\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+                 "tensor a has dtype Q4");
+    check_header("{\"a\":{\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype");
+    check_header("{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "shape");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4,
+                 "tensor a: extent 0");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 4,
+                 "tensor a: extent 0");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}",
+                 4, "tensor a has 9 dims, at most 8");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],"
+                 "\"data_offsets\":[0,4]}}",
+                 4, "tensor a: extent 1");
+    check_header("{\"a\":{\"dtype\":\"F64\",\"shape\":[4611686018427387904],"
+                 "\"data_offsets\":[0,4]}}",
+                 4, "tensor a of shape [4611686018427387904]");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "data_offsets");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4,
+                 "data_offsets wants two integers");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4.0]}}", 4,
+                 "data_offsets wants two integers");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 4,
+                 "tensor a lies at bytes -4..0 of 4");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4,
+                 "tensor a lies at bytes 4..0 of 4");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
+                 "tensor a of shape [2] in f32 wants 8 bytes, has 4");
+}
+
+static void truncated_data(void)
+{
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7,
+                 "tensor a lies at bytes 0..8 of 7: the file is truncated or inconsistent");
+}
+
+static void tiling(void)
+{
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+                 "a hole at byte 0: next tensor begins at 4");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}",
+                 12, "a hole at byte 4: next tensor begins at 8");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}",
+                 12, "an overlap at byte 8: next tensor begins at 4");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+                 4, "an overlap at byte 4");
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8,
+                 "tensors cover 4 of 8 bytes");
+    check_header("{}", 4, "tensors cover 0 of 4 bytes");
+}
+
+static void duplicate_keys(void)
+{
+    check_header("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                 "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+                 8, "bad.safetensors:1:");
+}
+
+static void odd_but_legal(void)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+        "\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},"
+        "\"none\":{\"dtype\":\"F32\",\"shape\":[4,0],\"data_offsets\":[4,4]}}   ";
+    static const float one = 1.5F;
+    char data[7] = {0};
+    tsri_safetensors *st = NULL;
+    float value = 0.0F;
+
+    memcpy(data, &one, sizeof(one));
+    REQUIRE_OK(tsri_safetensors_open(write_file("odd.safetensors", header, data, 7), &st));
+    CHECK_EQ(tsri_safetensors_count(st), 3);
+    CHECK_STR(tsri_safetensors_at(st, 0)->name, "a");
+    CHECK_EQ(tsri_safetensors_find(st, "none")->count, 0);
+    CHECK_EQ(tsri_safetensors_find(st, "b")->ndim, 0);
+    CHECK_OK(tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "b"), 0, 1, &value));
+    CHECK(value == one);
+    CHECK(tsri_safetensors_find(st, "c") == NULL);
+    CHECK_STATUS(TSR_ERR_FORMAT,
+                 tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "a"), 0, 1, &value));
+    CHECK_STATUS(TSR_ERR_INVALID,
+                 tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "b"), 0, 2, &value));
+    CHECK_STATUS(TSR_ERR_INVALID,
+                 tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "b"), -1, 1, &value));
+    tsri_safetensors_close(&st);
+    CHECK(st == NULL);
+    tsri_safetensors_close(&st);
+}
+
+static void types(void)
+{
+    static const char header[] =
+        "{\"f64\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[0,16]},"
+        "\"i64\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[16,32]},"
+        "\"i32\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[32,40]},"
+        "\"f16\":{\"dtype\":\"F16\",\"shape\":[8],\"data_offsets\":[40,56]},"
+        "\"bf16\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[56,62]}}";
+    static const double f64[2] = {0.1, -1e300};
+    static const int64_t i64[2] = {-7, 1LL << 31};
+    static const int32_t i32[2] = {INT32_MIN, 5};
+    /* 1, -2, largest, smallest normal, smallest, -0, infinity, a NaN */
+    static const uint16_t f16[8] = {0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x8000, 0x7c00, 0x7e01};
+    static const float f16_want[7] = {1.0F,     -2.0F, 65504.0F,       0x1p-14F,
+                                      0x1p-24F, -0.0F, (float)INFINITY};
+    static const uint16_t bf16[3] = {0x3f80, 0xc049, 0x7f80};
+    char data[62];
+    float out[8];
+    int32_t ints[2];
+    tsri_safetensors *st = NULL;
+
+    memcpy(data, f64, 16);
+    memcpy(data + 16, i64, 16);
+    memcpy(data + 32, i32, 8);
+    memcpy(data + 40, f16, 16);
+    memcpy(data + 56, bf16, 6);
+    REQUIRE_OK(tsri_safetensors_open(write_file("types.safetensors", header, data, 62), &st));
+    CHECK_OK(tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "f64"), 0, 2, out));
+    CHECK(out[0] == 0.1F);
+    CHECK(isinf(out[1]) && out[1] < 0.0F);
+    CHECK_OK(tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "f16"), 0, 8, out));
+    CHECK_EQ(memcmp(out, f16_want, sizeof(f16_want)), 0);
+    CHECK(isnan(out[7]));
+    CHECK_OK(tsri_safetensors_read_f32(st, tsri_safetensors_find(st, "bf16"), 1, 2, out));
+    CHECK(out[0] == -3.140625F && isinf(out[1]));
+    CHECK_OK(tsri_safetensors_read_i32(st, tsri_safetensors_find(st, "i32"), 0, 2, ints));
+    CHECK_EQ(ints[0], INT32_MIN);
+    CHECK_OK(tsri_safetensors_read_i32(st, tsri_safetensors_find(st, "i64"), 0, 1, ints));
+    CHECK_EQ(ints[0], -7);
+    CHECK_EQ(tsri_safetensors_read_i32(st, tsri_safetensors_find(st, "i64"), 0, 2, ints),
+             TSR_ERR_FORMAT);
+    CHECK(strstr(tsr_error_message(), "holds 2147483648, beyond 32 bits") != NULL);
+    tsr_error_clear();
+    CHECK_STATUS(TSR_ERR_FORMAT,
+                 tsri_safetensors_read_i32(st, tsri_safetensors_find(st, "f64"), 0, 1, ints));
+    tsri_safetensors_close(&st);
+}
+
+/* ---- folders ---- */
+
+static const char one_a[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+static const char one_b[] = "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+
+static void write_index(const char *text)
+{
+    FILE *file = fopen(tsr_test_scratch_path("folder/model.safetensors.index.json"), "wb");
+
+    REQUIRE(file != NULL);
+    CHECK_EQ(fwrite(text, 1, strlen(text), file), strlen(text));
+    (void)fclose(file);
+}
+
+static void check_index(const char *text, tsr_status status, const char *words)
+{
+    write_index(text);
+    check_refused(tsr_test_scratch_path("folder"), status, words);
+}
+
+static void folders(void)
+{
+    tsri_safetensors *st = NULL;
+
+    (void)mkdir(tsr_test_scratch_path("folder"), 0777);
+    check_refused(tsr_test_scratch_path("folder"), TSR_ERR_IO,
+                  "holds neither model.safetensors nor model.safetensors.index.json");
+    (void)write_file("folder/1.safetensors", one_a, zeros, 4);
+    (void)write_file("folder/2.safetensors", one_b, zeros, 4);
+    (void)write_file("folder/3.safetensors", one_a, zeros, 4);
+    check_index("{}", TSR_ERR_FORMAT, "weight_map");
+    check_index("{\"weight_map\":{\"a\":1}}", TSR_ERR_FORMAT,
+                "tensor a wants the name of a file beside it");
+    check_index("{\"weight_map\":{\"a\":\"../1.safetensors\"}}", TSR_ERR_FORMAT,
+                "tensor a wants the name of a file beside it");
+    check_index("{\"weight_map\":{\"a\":\"none.safetensors\"}}", TSR_ERR_IO, "none.safetensors");
+    check_index("{\"weight_map\":{\"a\":\"2.safetensors\"}}", TSR_ERR_FORMAT,
+                "tensor a is not in ");
+    check_index("{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}}",
+                TSR_ERR_FORMAT, " is not in ");
+    check_index("{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}}",
+                TSR_ERR_FORMAT, "tensor a is in ");
+    write_index("{\"metadata\":{\"total_size\":8},"
+                "\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}");
+    REQUIRE_OK(tsri_safetensors_open(tsr_test_scratch_path("folder"), &st));
+    CHECK_EQ(tsri_safetensors_count(st), 2);
+    CHECK(tsri_safetensors_find(st, "a")->file != tsri_safetensors_find(st, "b")->file);
+    tsri_safetensors_close(&st);
+}
+
+/* ---- the golden files, against another reader ---- */
+
+static void check_same(const char *name)
+{
+    const char *path = tsr_test_golden_path(name);
+    tsr_golden *golden = tsr_golden_open(path);
+    tsri_safetensors *st = NULL;
+    float value[257];
+
+    REQUIRE(golden != NULL);
+    REQUIRE_OK(tsri_safetensors_open(path, &st));
+    CHECK(tsri_safetensors_count(st) > 0);
+    for (int i = 0; i < tsri_safetensors_count(st); i++) {
+        const tsri_safetensors_tensor *t = tsri_safetensors_at(st, i);
+        const void *want = tsr_golden_tensor(golden, t->name, NULL, NULL, NULL);
+        const int64_t n = tsri_min64(t->count, 257);
+
+        REQUIRE_EQ(tsr_golden_count(golden, t->name), t->count);
+        if (t->dtype == TSR_F32) {
+            REQUIRE_OK(tsri_safetensors_read_f32(st, t, t->count - n, n, value));
+            CHECK_EQ(memcmp(value, (const float *)want + (t->count - n), (size_t)n * 4), 0);
+        }
+    }
+    tsri_safetensors_close(&st);
+    tsr_golden_close(golden);
+}
+
+static void goldens(void)
+{
+    static const char *const names[] = {
+        "attention/attention.safetensors",
+        "rope/rope.safetensors",
+        "loss/cross_entropy.safetensors",
+        "train/gpt2-tiny/model.safetensors",
+        "train/gpt2-tiny/expect.safetensors",
+        "train/gpt2-tiny/tokens.safetensors",
+        "train/llama-accum3/model.safetensors",
+        "train/llama-accum3/expect.safetensors",
+        "train/llama-accum3/tokens.safetensors",
+        "train/llama-tied/model.safetensors",
+        "train/llama-tied/expect.safetensors",
+        "train/llama-tied/tokens.safetensors",
+        "train/llama-sharded-file/model-00001-of-00003.safetensors",
+        "train/llama-sharded-file/model-00002-of-00003.safetensors",
+        "train/llama-sharded-file/model-00003-of-00003.safetensors",
+    };
+    tsri_safetensors *st = NULL;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        check_same(names[i]);
+    }
+    REQUIRE_OK(tsri_safetensors_open(tsr_test_golden_path("train/llama-sharded-file"), &st));
+    CHECK_EQ(tsri_safetensors_count(st), 21); /* 2 blocks of 9, embedding, norm, head */
+    tsri_safetensors_close(&st);
+}
+
+/* Each allocation fails once. */
+static void out_of_memory(void)
+{
+    const char *path = tsr_test_golden_path("train/llama-sharded-file");
+    const int64_t live = tsri_alloc_live();
+    tsri_safetensors *st = NULL;
+    tsr_status status = TSR_ERR_NOMEM;
+
+    for (int n = 1; status != TSR_OK && n < 1000; n++) {
+        tsri_alloc_fail_at(n);
+        status = tsri_safetensors_open(path, &st);
+        tsri_alloc_fail_at(0);
+        if (status != TSR_OK) {
+            CHECK_EQ(status, TSR_ERR_NOMEM);
+            CHECK_EQ(tsri_alloc_live(), live);
+            tsr_error_clear();
+        }
+    }
+    CHECK_OK(status);
+    tsri_safetensors_close(&st);
+    CHECK_EQ(tsri_alloc_live(), live);
+}
+
+const tsr_test_case tsr_test_cases[] = {
+    {"size_and_header", size_and_header},
+    {"entries", entries},
+    {"truncated_data", truncated_data},
+    {"tiling", tiling},
+    {"duplicate_keys", duplicate_keys},
+    {"odd_but_legal", odd_but_legal},
+    {"types", types},
+    {"folders", folders},
+    {"goldens", goldens},
+    {"out_of_memory", out_of_memory},
+    {NULL, NULL},
+};

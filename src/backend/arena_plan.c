@@ -5,10 +5,11 @@
  * The problem is NP-hard, its lower bound (the largest sum of live sizes) is usually reached. So a
  * few orders are tried with first fit at the lowest offset, the cheapest first, until one meets the
  * bound: by birth; by size, by lifetime, by both, largest first; then the interval that sticks out
- * at the top is placed earlier, for a number of rounds. The smallest result is the plan.
+ * at the top is placed first, for a number of rounds. The smallest result is the plan.
  *
  * Placing is quadratic in the number of intervals (by birth: in that of live ones); above
- * MAX_QUADRATIC intervals only the first two orders are tried, above MAX_CLIMB no rounds. */
+ * MAX_QUADRATIC intervals only the first two orders are tried, and the rounds share CLIMB_WORK
+ * pairs, about a quarter of a second. */
 #include "backend/arena_priv.h"
 
 #include "base/base.h"
@@ -17,8 +18,8 @@
 #include <string.h>
 
 #define MAX_QUADRATIC 20000
-#define MAX_CLIMB     3000
 #define CLIMB_ROUNDS  24
+#define CLIMB_WORK    40000000
 
 typedef enum order_kind {
     BY_BIRTH = 0,
@@ -186,9 +187,11 @@ static void keep_if_smaller(work *w, size_t bytes)
 /* Place what stuck out at the top before everything else, and look again. */
 static void climb(work *w, size_t bound)
 {
+    const int64_t affordable = CLIMB_WORK / ((int64_t)w->count * w->count + 1);
+    const int rounds = (int)tsri_min64(CLIMB_ROUNDS, affordable);
     size_t bytes = 0;
-    int top = place_all(w, false, &bytes);
-    for (int round = 0; round < CLIMB_ROUNDS && top >= 0 && w->best_bytes > bound; round++) {
+    int top = rounds > 0 ? place_all(w, false, &bytes) : -1;
+    for (int round = 0; round < rounds && top >= 0 && w->best_bytes > bound; round++) {
         int at = 0;
         while (w->order[at] != top) {
             at++;
@@ -215,7 +218,7 @@ static void search(work *w, size_t bound)
         keep_if_smaller(w, bytes);
     }
     const order_kind starts[] = {BY_SIZE, BY_LIFETIME, BY_AREA};
-    for (size_t i = 0; w->count <= MAX_CLIMB && i < sizeof(starts) / sizeof(starts[0]); i++) {
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
         if (w->best_bytes > bound) {
             make_order(w, starts[i]);
             climb(w, bound);

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file layers.h
- * Ready-made modules: linear, embedding, norms.
+ * Ready-made modules: linear, embedding, norms, and modules in sequence.
  *
  * Threads: one thread at a time per comm.
  */
@@ -41,5 +41,9 @@ TSR_CHECKED tsr_status tsr_layernorm_create(tsr_comm *comm, int64_t dim, double 
 /** Local. Parameter weight [dim] of ones. */
 TSR_CHECKED tsr_status tsr_rmsnorm_create(tsr_comm *comm, int64_t dim, double eps,
                                           tsr_module **out);
+
+/** Local. A module that runs its children in the order in which they are added: the first gets the
+ *  inputs, each other one the output of that before it. */
+TSR_CHECKED tsr_status tsr_sequential_create(tsr_comm *comm, tsr_module **out);
 
 TSR_END_DECLS

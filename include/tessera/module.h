@@ -25,7 +25,7 @@ typedef struct tsr_module tsr_module;
 /**
  * The forward of a module: inputs to one output, by tsr_op_* and tsr_module_call on children.
  *
- * @param self  tsr_module_self() of the module.
+ * @param self  As given to tsr_module_create; the tsr_module itself where that was NULL.
  * @param in    in_count dtensors, borrowed.
  * @param out   A value of the tape.
  */
@@ -36,7 +36,7 @@ typedef tsr_status (*tsr_forward_fn)(void *self, tsr_tape *tape, tsr_dtensor *co
  * Create a module on @p comm. Local.
  *
  * @param forward  NULL for a mere container.
- * @param self     Handed to forward and destroy.
+ * @param self     Handed to forward and destroy; NULL: forward gets the module itself.
  * @param destroy  Called with self when the last owner goes; may be NULL.
  */
 TSR_CHECKED tsr_status tsr_module_create(tsr_comm *comm, tsr_forward_fn forward, void *self,

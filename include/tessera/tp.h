@@ -5,7 +5,8 @@
  * Tensor parallelism: placements of weights on one mesh axis, by module pattern.
  *
  * A plan changes nothing but layouts; the operations' placement rules do the rest. Patterns match
- * module paths: '*' is one component, '{a,b}' alternatives.
+ * paths: '*' is one component, '{a,b}' alternatives. The path of a module ("layers.0.attn.q") stands
+ * for its own weight and bias, that of a parameter for itself.
  *
  * Threads: one thread at a time per comm.
  */
@@ -36,8 +37,8 @@ typedef struct tsr_tp_rule {
  * Apply rules[count] to the modules under @p model on the axis called @p axis, which then carries
  * no data. Local; arguments are logically collective.
  *
- * @retval TSR_ERR_INVALID    no such axis; a pattern that matches no module (the message names the
- *                            nearest path); a module without a weight; two rules for one module.
+ * @retval TSR_ERR_INVALID    no such axis; a pattern that matches nothing (the message names the
+ *                            nearest path); a module without parameters; two rules for one thing.
  * @retval TSR_ERR_PLACEMENT  heads that the axis does not divide: the legal sizes are listed.
  */
 TSR_CHECKED tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *rules,

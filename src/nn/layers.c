@@ -196,3 +196,24 @@ tsr_status tsr_rmsnorm_create(tsr_comm *comm, int64_t dim, double eps, tsr_modul
     *out = self->module;
     return TSR_OK;
 }
+
+static tsr_status sequential_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in,
+                                     int in_count, tsr_dtensor **out)
+{
+    tsr_module *module = self;
+
+    if (module->child_count == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "sequence \"%s\" has no children to run", module->path);
+    }
+    TSR_TRY(tsr_module_call(module->children[0], tape, in, in_count, out));
+    for (int i = 1; i < module->child_count; i++) {
+        TSR_TRY(tsr_module_call(module->children[i], tape, out, 1, out));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_sequential_create(tsr_comm *comm, tsr_module **out)
+{
+    TSR_TRY(tsr_module_create(comm, sequential_forward, NULL, NULL, out));
+    return TSR_OK;
+}

@@ -318,7 +318,7 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
         TSR_TRY(hooks->before_forward(module->hook_context, tape));
         TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
-    TSR_TRY(module->forward(module->self, tape, in, in_count, out));
+    TSR_TRY(module->forward(module->self != NULL ? module->self : module, tape, in, in_count, out));
     if (hooks != NULL) {
         TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
         TSR_TRY(hooks->after_forward(module->hook_context, tape));

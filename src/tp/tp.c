@@ -65,64 +65,73 @@ static tsr_status column_placement(const application *app, const tsr_param *para
                      legal_sizes(groups, spec->replicate_groups, legal, sizeof(legal)));
 }
 
-static tsr_param *own_param(const tsr_module *module, const char *name)
+static tsr_status place_param(const application *app, tsr_param *param, tsr_tp_kind kind)
 {
-    for (int i = 0; i < module->param_count; i++) {
-        if (strcmp(module->param_names[i], name) == 0) {
-            return module->params[i];
-        }
-    }
-    return NULL;
-}
-
-static tsr_status place_module(const application *app, const tsr_module *module, tsr_tp_kind kind)
-{
-    tsr_param *weight = own_param(module, "weight");
-    tsr_param *bias = own_param(module, "bias");
     tsr_placement place = {TSR_REPLICATE, 0};
 
-    if (weight == NULL || tsr_param_get_spec(weight)->ndim != 2) {
-        return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no weight of two dims",
-                         module->path);
-    }
     switch (kind) {
     case TSR_TP_DEFAULT:
     case TSR_TP_COLUMN:
     case TSR_TP_VOCAB:
-        TSR_TRY(column_placement(app, weight, &place));
-        TSR_TRY(tsri_param_place(weight, app->axis, place));
-        if (bias != NULL) {
-            TSR_TRY(tsri_param_place(bias, app->axis, place));
-        }
-        return TSR_OK;
+        TSR_TRY(column_placement(app, param, &place));
+        break;
     case TSR_TP_ROW:
-        TSR_TRY(tsri_param_place(weight, app->axis, (tsr_placement){TSR_SHARD, 1}));
-        return TSR_OK;
+        if (tsr_param_get_spec(param)->ndim == 2) { /* a bias stays whole: one rank adds it */
+            place = (tsr_placement){TSR_SHARD, 1};
+        }
+        break;
     case TSR_TP_REPLICATE:
         return TSR_OK;
+    default:
+        return TSR_RAISE(TSR_ERR_INVALID, "tp kind %d, wants one of tsr_tp_kind", (int)kind);
     }
-    return TSR_RAISE(TSR_ERR_INVALID, "tp kind %d, wants one of tsr_tp_kind", (int)kind);
+    TSR_TRY(tsri_param_place(param, app->axis, place));
+    return TSR_OK;
 }
 
+/* The one rule that matches name, or -1. */
+static tsr_status find_rule(application *app, const char *name, int *out)
+{
+    *out = -1;
+    for (int i = 0; i < app->count; i++) {
+        if (!tsri_pattern_match(app->rules[i].pattern, name)) {
+            continue;
+        }
+        if (*out >= 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "\"%s\" matches two tp rules, \"%s\" and \"%s\"",
+                             name, app->rules[*out].pattern, app->rules[i].pattern);
+        }
+        *out = i;
+        app->matches[i]++;
+    }
+    return TSR_OK;
+}
+
+/* A rule for a module places its own weight and bias; one for a parameter that parameter. */
 static tsr_status visit_module(tsr_module *module, void *context)
 {
     application *app = context;
-    int rule = -1;
+    int module_rule = -1;
 
-    for (int i = 0; i < app->count; i++) {
-        if (!tsri_pattern_match(app->rules[i].pattern, module->path)) {
-            continue;
-        }
-        if (rule >= 0) {
-            return TSR_RAISE(TSR_ERR_INVALID,
-                             "module \"%s\" matches two tp rules, \"%s\" and \"%s\"", module->path,
-                             app->rules[rule].pattern, app->rules[i].pattern);
-        }
-        rule = i;
-        app->matches[i]++;
+    TSR_TRY(find_rule(app, module->path, &module_rule));
+    if (module_rule >= 0 && module->param_count == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no parameters of its own",
+                         module->path);
     }
-    if (rule >= 0) {
-        TSR_TRY(place_module(app, module, app->rules[rule].style.kind));
+    for (int i = 0; i < module->param_count; i++) {
+        tsr_param *param = module->params[i];
+        int rule = -1;
+
+        TSR_TRY(find_rule(app, tsr_param_name(param), &rule));
+        if (rule >= 0 && module_rule >= 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "\"%s\" matches two tp rules, \"%s\" and \"%s\"",
+                             tsr_param_name(param), app->rules[module_rule].pattern,
+                             app->rules[rule].pattern);
+        }
+        rule = rule >= 0 ? rule : module_rule;
+        if (rule >= 0) {
+            TSR_TRY(place_param(app, param, app->rules[rule].style.kind));
+        }
     }
     return TSR_OK;
 }
@@ -132,14 +141,21 @@ typedef struct nearest {
     int distance;
 } nearest;
 
+static void consider(nearest *n, const char *path)
+{
+    const int distance = tsri_edit_distance(n->pattern, path);
+
+    if (path[0] != '\0' && (n->path == NULL || distance < n->distance)) {
+        n->path = path;
+        n->distance = distance;
+    }
+}
+
 static tsr_status visit_nearest(tsr_module *module, void *context)
 {
-    nearest *n = context;
-    const int distance = tsri_edit_distance(n->pattern, module->path);
-
-    if (module->path[0] != '\0' && (n->path == NULL || distance < n->distance)) {
-        n->path = module->path;
-        n->distance = distance;
+    consider(context, module->path);
+    for (int i = 0; i < module->param_count; i++) {
+        consider(context, tsr_param_name(module->params[i]));
     }
     return TSR_OK;
 }
@@ -152,7 +168,8 @@ static tsr_status check_matches(tsr_module *model, const application *app)
 
             TSR_TRY(tsri_module_walk(model, visit_nearest, &n));
             return TSR_RAISE(TSR_ERR_INVALID,
-                             "tp rule %d, pattern \"%s\", matches no module; the nearest is \"%s\"",
+                             "tp rule %d, pattern \"%s\", matches no module and no parameter; the "
+                             "nearest is \"%s\"",
                              i, app->rules[i].pattern, n.path != NULL ? n.path : "");
         }
     }

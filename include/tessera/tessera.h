@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file tessera.h
+ * Every public header of Tessera.
+ */
+#pragma once
+
+#include "tessera/comm.h"
+#include "tessera/dtensor.h"
+#include "tessera/dtype.h"
+#include "tessera/fsdp.h"
+#include "tessera/gpt2.h"
+#include "tessera/layers.h"
+#include "tessera/layout.h"
+#include "tessera/llama.h"
+#include "tessera/mesh.h"
+#include "tessera/module.h"
+#include "tessera/op.h"
+#include "tessera/optim.h"
+#include "tessera/param.h"
+#include "tessera/status.h"
+#include "tessera/tape.h"
+#include "tessera/tp.h"
+#include "tessera/version.h"
+#include "tessera/world.h"

@@ -313,6 +313,17 @@ static void run_kind(rig *it, tsri_coll_kind kind, tsr_dtype dtype, int list)
 }
 
 /* lists: a bit per list. */
+static void run_lists(rig *it, tsr_dtype dtype, unsigned lists)
+{
+    for (int kind = 0; kind < TSRI_COLL_COUNT; kind++) {
+        for (int list = 0; list < 5; list++) {
+            if ((lists >> list & 1U) != 0) {
+                run_kind(it, (tsri_coll_kind)kind, dtype, list);
+            }
+        }
+    }
+}
+
 static void run_matrix(const char *transport, size_t mpi_bytes, const tsr_dtype *dtypes,
                        int dtype_count, unsigned lists)
 {
@@ -322,14 +333,8 @@ static void run_matrix(const char *transport, size_t mpi_bytes, const tsr_dtype 
     if (mpi_bytes > 0) {
         ((tsri_cpu_device *)it.device)->mpi_bytes = mpi_bytes;
     }
-    for (int kind = 0; kind < TSRI_COLL_COUNT; kind++) {
-        for (int d = 0; d < dtype_count; d++) {
-            for (int list = 0; list < 5; list++) {
-                if ((lists >> list & 1U) != 0) {
-                    run_kind(&it, (tsri_coll_kind)kind, dtypes[d], list);
-                }
-            }
-        }
+    for (int d = 0; d < dtype_count; d++) {
+        run_lists(&it, dtypes[d], lists);
     }
     rig_close(&it);
 }

@@ -79,11 +79,11 @@ typedef struct tsri_cpu_cell {
 } tsri_cpu_cell;
 
 typedef struct tsri_cpu_control {
-    uint64_t nonce; /* tells whether /proc led to the right process */
     _Alignas(64) _Atomic uint32_t bell;
     _Atomic uint32_t sleepers;
     _Atomic uint32_t closed;
     _Atomic uint32_t failure_state; /* 0 none, 1 being written, 2 text is there */
+    uint64_t nonce;                 /* tells whether /proc led to the right process */
     char failure[TSRI_CPU_TEXT_BYTES];
     tsri_cpu_cell cell[TSRI_CPU_CELLS];
 } tsri_cpu_control;

@@ -170,12 +170,12 @@ tsr_status tsri_cpu_group_open(tsr_device *device, const int *world_ranks, int s
      * goes on alone. */
     mine.status = agree(cpu, &mine, world_ranks, size);
     status = agree(cpu, &mine, world_ranks, size);
-    if (status == TSR_OK) {
+    if (status == TSR_OK && group != NULL) {
         clear_cell(cpu, group->cell);
         mine.status = group->shared ? TSR_OK : tsri_cpu_mpi_open(group);
         status = agree(cpu, &mine, world_ranks, size);
     }
-    if (status != TSR_OK) {
+    if (status != TSR_OK || group == NULL) {
         if (group != NULL) {
             tsri_cpu_mpi_close(group);
             free_group(group);

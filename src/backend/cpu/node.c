@@ -101,7 +101,7 @@ static void publish(tsri_cpu_op *op)
     }
     for (int i = 0; i < op->item_count; i++) {
         size_t bytes = input_bytes(op, i);
-        if (bytes > 0) {
+        if (bytes > 0 && op->items[i].in != NULL) {
             memcpy(slot->data + at, op->items[i].in, bytes);
         }
         at += packed_bytes(op, i);

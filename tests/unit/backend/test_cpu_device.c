@@ -206,30 +206,45 @@ static void test_rounding(void)
     }
 }
 
+static float terms[5][5000];
+
+/* terms[0..n) afresh; want: their sum in order. */
+static void draw_terms(int n, int64_t count, float *want)
+{
+    for (int m = 0; m < n; m++) {
+        for (int64_t i = 0; i < count; i++) {
+            terms[m][i] = tsri_rng_uniform((uint64_t)m, (uint64_t)i) - 0.5F;
+            want[i] = m == 0 ? terms[m][i] : want[i] + terms[m][i];
+        }
+    }
+}
+
+static int64_t count_wrong_sums(int n, int out, int64_t count)
+{
+    static float want[5000];
+    const void *source[5];
+    int64_t wrong = 0;
+
+    for (int m = 0; m < n; m++) {
+        source[m] = terms[m];
+    }
+    draw_terms(n, count, want);
+    tsri_cpu_reduce(TSR_F32, TSRI_SUM, source, n, terms[out], count);
+    for (int64_t i = 0; i < count; i++) {
+        wrong += terms[out][i] == want[i] ? 0 : 1;
+    }
+    return wrong;
+}
+
 /* Any number of sources, any source as output, sizes around a block: the order of sources. */
 static void test_reduce_in_place(void)
 {
     static const int64_t sizes[] = {1, 7, 2047, 2048, 2049, 5000};
-    static float data[5][5000];
-    static float want[5000];
-    const void *source[5];
 
     for (int n = 1; n <= 5; n++) {
         for (int out = 0; out < n; out++) {
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-                int64_t wrong = 0;
-                for (int m = 0; m < n; m++) {
-                    source[m] = data[m];
-                    for (int64_t i = 0; i < sizes[s]; i++) {
-                        data[m][i] = tsri_rng_uniform((uint64_t)m, (uint64_t)i) - 0.5F;
-                        want[i] = m == 0 ? data[m][i] : want[i] + data[m][i];
-                    }
-                }
-                tsri_cpu_reduce(TSR_F32, TSRI_SUM, source, n, data[out], sizes[s]);
-                for (int64_t i = 0; i < sizes[s]; i++) {
-                    wrong += data[out][i] == want[i] ? 0 : 1;
-                }
-                CHECK_EQ(wrong, 0);
+                CHECK_EQ(count_wrong_sums(n, out, sizes[s]), 0);
             }
         }
     }

@@ -36,12 +36,15 @@ typedef struct tsri_filter {
     int out;
     bool passing;  /* within a line that goes through */
     bool in_block; /* within a notice: between two lines of dashes */
+    int dashes;    /* held back at the end of a passing line: a notice may begin there too */
     size_t used;
     char text[16384]; /* the undecided line, or the notice so far */
-    bool spoke;       /* something went through */
-    bool told;        /* how a rank or host was lost has been said */
-    bool quiet;       /* the job is being ended on request: deaths of ranks are no news */
-    int exit_rank;    /* -1, or the rank of which mpirun says that it exited with exit_code */
+    size_t ready;
+    char output[4096]; /* what goes out at the end of the call */
+    bool spoke;        /* something went through */
+    bool told;         /* how a rank or host was lost has been said */
+    bool quiet;        /* the job is being ended on request: deaths of ranks are no news */
+    int exit_rank;     /* -1, or the rank of which mpirun says that it exited with exit_code */
     int exit_code;
 } tsri_filter;
 

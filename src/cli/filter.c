@@ -27,17 +27,36 @@ void tsri_filter_init(tsri_filter *filter, int out)
     filter->exit_rank = -1;
 }
 
+static void flush(tsri_filter *f)
+{
+    const char *data = f->output;
+
+    while (f->ready > 0) {
+        ssize_t wrote = write(f->out, data, f->ready);
+
+        if (wrote <= 0) {
+            break; /* nobody reads us: the job goes on all the same */
+        }
+        data += wrote;
+        f->ready -= (size_t)wrote;
+    }
+    f->ready = 0;
+}
+
 static void put(tsri_filter *f, const char *data, size_t bytes)
 {
     f->spoke = f->spoke || bytes > 0;
     while (bytes > 0) {
-        ssize_t wrote = write(f->out, data, bytes);
+        size_t room = sizeof(f->output) - f->ready;
+        size_t part = bytes < room ? bytes : room;
 
-        if (wrote <= 0) {
-            return; /* nobody reads us: the job goes on all the same */
+        memcpy(f->output + f->ready, data, part);
+        f->ready += part;
+        data += part;
+        bytes -= part;
+        if (f->ready == sizeof(f->output)) {
+            flush(f);
         }
-        data += wrote;
-        bytes -= (size_t)wrote;
     }
 }
 
@@ -355,34 +374,58 @@ static void take_in_line(tsri_filter *f, char c)
     }
 }
 
+static void put_dashes(tsri_filter *f)
+{
+    for (; f->dashes > 0; f->dashes--) {
+        put(f, "-", 1);
+    }
+}
+
+/* A character of a line that goes through; a rank's unfinished line may be followed by a notice. */
+static void take_passing(tsri_filter *f, char c)
+{
+    if (c == '-' && f->dashes < DASHES) {
+        f->dashes++;
+        return;
+    }
+    if (c == '\n' && f->dashes == DASHES) {
+        f->dashes = 0;
+        f->in_block = true;
+    }
+    put_dashes(f);
+    put(f, &c, 1);
+    f->passing = c != '\n';
+}
+
 void tsri_filter_feed(tsri_filter *filter, const char *data, size_t bytes)
 {
-    while (bytes > 0) {
-        const char *end = NULL;
-        size_t length = 1;
-
+    for (size_t i = 0; i < bytes; i++) {
         if (filter->passing) {
-            end = memchr(data, '\n', bytes);
-            length = end != NULL ? (size_t)(end - data) + 1 : bytes;
-            put(filter, data, length);
-            filter->passing = end == NULL;
+            take_passing(filter, data[i]);
         } else if (filter->in_block) {
-            take_in_block(filter, *data);
+            take_in_block(filter, data[i]);
         } else {
-            take_in_line(filter, *data);
+            take_in_line(filter, data[i]);
         }
-        data += length;
-        bytes -= length;
+    }
+    flush(filter);
+}
+
+static void decide(tsri_filter *f)
+{
+    if (f->passing) {
+        put_dashes(f);
+    } else if (!f->in_block && f->used > 0) {
+        put(f, f->text, f->used);
+        f->used = 0;
+        f->passing = true;
     }
 }
 
 void tsri_filter_idle(tsri_filter *filter)
 {
-    if (!filter->in_block && filter->used > 0) {
-        put(filter, filter->text, filter->used);
-        filter->used = 0;
-        filter->passing = true;
-    }
+    decide(filter);
+    flush(filter);
 }
 
 void tsri_filter_finish(tsri_filter *filter)
@@ -392,5 +435,6 @@ void tsri_filter_finish(tsri_filter *filter)
         filter->in_block = false;
         filter->used = 0;
     }
-    tsri_filter_idle(filter);
+    decide(filter);
+    flush(filter);
 }

@@ -80,6 +80,16 @@ static void test_dropped(void)
     check("mpirun: Forwarding signal 10 to job\n2 total processes failed to start\n", "");
 }
 
+/* A notice behind a rank's line that has no end yet. */
+static void test_behind_text(void)
+{
+    check("waiting 3" DASHES "MPI_ABORT was invoked on rank 1\n" DASHES "more\n",
+          "waiting 3\nmore\n");
+    check("a - b -- c-" DASHES "d\n", "a - b -- c-" DASHES "d\n");
+    check("a-b-", "a-b-");
+    check("a-b-\n", "a-b-\n");
+}
+
 static void test_unknown_notice(void)
 {
     check(DASHES "There are not enough slots available in the system\n" DASHES,
@@ -178,7 +188,14 @@ static void test_large(void)
 }
 
 const tsr_test_case tsr_test_cases[] = {
-    {"through", test_through}, {"dropped", test_dropped},     {"unknown", test_unknown_notice},
-    {"killed", test_killed},   {"exit_code", test_exit_code}, {"rescued", test_rescued},
-    {"idle", test_idle},       {"large", test_large},         {NULL, NULL},
+    {"through", test_through},
+    {"dropped", test_dropped},
+    {"behind_text", test_behind_text},
+    {"unknown", test_unknown_notice},
+    {"killed", test_killed},
+    {"exit_code", test_exit_code},
+    {"rescued", test_rescued},
+    {"idle", test_idle},
+    {"large", test_large},
+    {NULL, NULL},
 };

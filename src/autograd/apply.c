@@ -215,11 +215,11 @@ static tsr_status begin_call(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor
                            .comm = tape->comm,
                            .path = tsri_tape_path(tape),
                            .in_count = in_count};
-    if (!tape->open || tape->failed || tape->in_backward) {
+    if (!tape->open || tape->failed || (tape->in_backward && !tape->recomputing)) {
         char where[TSRI_WHERE_BYTES];
-        const char *why = tape->in_backward ? "during backward"
-                          : tape->failed    ? "in a step that failed"
-                                            : "before tsr_tape_begin";
+        const char *why = tape->failed  ? "in a step that failed"
+                          : !tape->open ? "before tsr_tape_begin"
+                                        : "during backward";
 
         return TSR_RAISE(TSR_ERR_STATE, "%s: called %s", tsri_op_where(call, where, sizeof(where)),
                          why);
@@ -258,7 +258,7 @@ mark_failed:
 /* A layout without shape and mesh, small enough for an operation's settings. */
 typedef struct move_attr {
     const char *asked_by;
-    signed char kind[TSR_MESH_MAX_AXES], dim[TSR_MESH_MAX_AXES], order[TSR_MESH_MAX_AXES];
+    unsigned char kind[TSR_MESH_MAX_AXES], dim[TSR_MESH_MAX_AXES], order[TSR_MESH_MAX_AXES];
 } move_attr;
 
 static void move_target(const tsri_op_call *call, const tsr_layout *like, tsr_layout *out)
@@ -269,7 +269,7 @@ static void move_target(const tsri_op_call *call, const tsr_layout *like, tsr_la
     for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {
         out->place[axis].kind = (tsr_placement_kind)attr->kind[axis];
         out->place[axis].dim = attr->dim[axis];
-        out->order[axis] = attr->order[axis];
+        out->order[axis] = (signed char)attr->order[axis];
     }
 }
 
@@ -340,9 +340,9 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
     tsr_status status = TSR_OK;
 
     for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {
-        attr.kind[axis] = (signed char)to->place[axis].kind;
-        attr.dim[axis] = (signed char)to->place[axis].dim;
-        attr.order[axis] = to->order[axis];
+        attr.kind[axis] = (unsigned char)to->place[axis].kind;
+        attr.dim[axis] = (unsigned char)to->place[axis].dim;
+        attr.order[axis] = (unsigned char)to->order[axis];
     }
     TSR_TRY(begin_call(tape, &op_move, &x, 1, &call));
     memcpy(call.attr, &attr, sizeof(attr));

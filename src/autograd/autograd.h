@@ -33,6 +33,21 @@ void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed);
 void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad);
 bool tsri_tape_no_grad(const tsr_tape *tape);
 
+/* ---- activation checkpointing ---- */
+
+/** Part of a forward pass: inputs to one output, by operations and markers. */
+typedef tsr_status (*tsri_part_fn)(void *context, tsr_tape *tape, tsr_dtensor *const *in,
+                                   int in_count, tsr_dtensor **out);
+/**
+ * Run part without recording it, keeping in[in_count] (<= TSRI_OP_MAX_IN) alone; backward runs it
+ * again, recording, when it gets there. Every value of the tape that part uses must be in in[];
+ * parameters need not. Dropout masks are the same both times. Markers count in the second run only.
+ */
+tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
+                                tsr_dtensor *const *in, int in_count, tsr_dtensor **out);
+/** True while backward runs a part again (tsri_tape_in_backward is then true too). */
+bool tsri_tape_in_recompute(const tsr_tape *tape);
+
 /** A redistribution that a placement rule inserted. */
 typedef struct tsri_inserted {
     const char *path, *op; /* module path; operation that asked; borrowed */

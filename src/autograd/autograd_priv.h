@@ -16,10 +16,14 @@
  * reached. */
 #define TSRI_NODE_MAX_GRADS 4
 
-/** One operation or marker of the tape. */
+/** What backward needs to run a checkpointed part again. */
+typedef struct tsri_checkpoint tsri_checkpoint;
+
+/** One operation, checkpoint or marker of the tape. */
 typedef struct tsri_node {
-    tsri_marker_fn marker; /* NULL: an operation */
+    tsri_marker_fn marker; /* NULL: no marker */
     void *marker_context;
+    tsri_checkpoint *checkpoint;      /* NULL: no checkpoint; owned */
     tsri_op_call call;                /* in[i] and out only where they are kept */
     int source[TSRI_OP_MAX_IN];       /* node that made in[i]; -1: none */
     tsr_param *param[TSRI_OP_MAX_IN]; /* in[i] is its value; owned */
@@ -52,7 +56,7 @@ struct tsr_tape {
     int64_t step;
     int micro_batch, micro_batch_count; /* micro_batch -1: none has begun in this step */
     uint64_t epoch;
-    bool in_step, open, no_grad, in_backward, failed;
+    bool in_step, open, no_grad, in_backward, recomputing, failed;
     tsri_node **nodes;
     int node_count, node_capacity;
     const char **scopes; /* paths */
@@ -92,6 +96,15 @@ void tsri_tape_drop_holds(tsr_tape *tape);
 tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out);
 /** Release all that a node holds. */
 void tsri_node_clear(tsri_node *node);
+/** One more contribution to the gradient of what node made; takes over the owner of grad. */
+tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad);
+/** A finished gradient of node's input i to where it belongs; takes over its owner. */
+tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad);
+/** Play the nodes from the last down to that of index floor, and free them. */
+tsr_status tsri_tape_play(tsr_tape *tape, int floor);
+/** Run the checkpointed part of node again and play the node's gradients through it. */
+tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node);
+void tsri_checkpoint_free(tsri_checkpoint **checkpoint);
 /** Number of this call in its path since tsr_tape_begin, from 0. */
 tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out);
 

@@ -105,11 +105,9 @@ static void want_on_axis(tsri_op_call *call, int axis)
     for (int i = K; i <= V; i++) {
         tsr_placement *kv = &call->want[i].place[axis];
 
-        if (q->kind != TSR_SHARD) {
-            *kv = tsri_replicate();
-        } else if (q->dim == BATCH) {
+        if (q->kind == TSR_SHARD && q->dim == BATCH) {
             *kv = tsri_shard(BATCH);
-        } else if (kv->kind != TSR_SHARD || kv->dim != HEADS) {
+        } else if (q->kind != TSR_SHARD || kv->kind != TSR_SHARD || kv->dim != HEADS) {
             *kv = tsri_replicate();
         }
     }
@@ -125,7 +123,7 @@ static void nest_kv(tsri_op_call *call)
     bool whole = false;
 
     for (int i = 0; i < tsri_rule_axes(call); i++) {
-        const int axis = q->order[i];
+        const int axis = (unsigned char)q->order[i];
 
         if (!tsri_is_shard(q, axis, HEADS) || tsr_mesh_axis_size(q->mesh, axis) == 1) {
             continue;

@@ -115,12 +115,13 @@ tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bo
 {
     TSR_TRY(tsri_grow(&tape->inserted, &tape->inserted_capacity, tape->inserted_count + 1,
                       sizeof(tape->inserted[0])));
-    tape->inserted[tape->inserted_count++] = (tsri_inserted){.path = path,
-                                                             .op = op,
-                                                             .backward = backward,
-                                                             .from = from->layout,
-                                                             .to = *to,
-                                                             .bytes = tsri_dtensor_bytes(from)};
+    tape->inserted[tape->inserted_count++] =
+        (tsri_inserted){.path = path,
+                        .op = op,
+                        .backward = backward || tape->in_backward,
+                        .from = from->layout,
+                        .to = *to,
+                        .bytes = tsri_dtensor_bytes(from)};
     return TSR_OK;
 }
 
@@ -138,6 +139,7 @@ void tsri_node_clear(tsri_node *node)
     }
     node->grad_count = 0;
     node->call.saved_count = 0;
+    tsri_checkpoint_free(&node->checkpoint);
     tsr_dtensor_release(&node->call.out);
     tsr_dtensor_release(&node->call.dout);
 }
@@ -163,12 +165,14 @@ void tsri_tape_drop(tsr_tape *tape)
     tape->epoch++;
     tape->open = false;
     tape->in_backward = false;
+    tape->recomputing = false;
 }
 
 tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out)
 {
     tsri_node *node = NULL;
 
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
     TSR_TRY(tsri_grow(&tape->nodes, &tape->node_capacity, tape->node_count + 1,
                       sizeof(tape->nodes[0])));
     TSR_TRY(tsri_alloc(1, sizeof(*node), &node));

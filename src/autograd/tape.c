@@ -51,37 +51,37 @@ destroy_tape:
     return status;
 }
 
-void tsr_tape_destroy(tsr_tape **tape_)
+void tsr_tape_destroy(tsr_tape **tape)
 {
-    tsr_tape *tape = *tape_;
+    tsr_tape *old = *tape;
 
-    if (tape == NULL) {
+    if (old == NULL) {
         return;
     }
-    tsri_tape_drop(tape);
-    if (tape->in_step) {
-        tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    tsri_tape_drop(old);
+    if (old->in_step) {
+        tsri_arena_step_abort(tsri_comm_arena(old->comm));
     }
-    (void)tsri_stream_sync(tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE));
-    for (int i = 0; i < tape->rope_count; i++) {
-        tsri_buffer_release(&tape->ropes[i].table);
+    (void)tsri_stream_sync(tsri_comm_stream(old->comm, TSRI_STREAM_COMPUTE));
+    for (int i = 0; i < old->rope_count; i++) {
+        tsri_buffer_release(&old->ropes[i].table);
     }
-    tsr_dtensor_release(&tape->one);
-    tsri_buffer_release(&tape->loss);
-    tsri_buffer_release(&tape->count);
-    for (int i = 0; i < tape->name_count; i++) {
-        tsri_free(&tape->names[i]);
+    tsr_dtensor_release(&old->one);
+    tsri_buffer_release(&old->loss);
+    tsri_buffer_release(&old->count);
+    for (int i = 0; i < old->name_count; i++) {
+        tsri_free(&old->names[i]);
     }
-    tsri_free(&tape->names);
-    tsri_free(&tape->ropes);
-    tsri_free(&tape->counters);
-    tsri_free(&tape->inserted);
-    tsri_free(&tape->holds);
-    tsri_free(&tape->scopes);
-    tsri_free(&tape->nodes);
-    tsr_comm_release(&tape->comm);
-    tsri_free(&tape);
-    *tape_ = NULL;
+    tsri_free(&old->names);
+    tsri_free(&old->ropes);
+    tsri_free(&old->counters);
+    tsri_free(&old->inserted);
+    tsri_free(&old->holds);
+    tsri_free(&old->scopes);
+    tsri_free(&old->nodes);
+    tsr_comm_release(&old->comm);
+    tsri_free(&old);
+    *tape = NULL;
 }
 
 /* ---- steps ---- */

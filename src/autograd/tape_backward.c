@@ -91,8 +91,7 @@ release_grad:
     return status;
 }
 
-/* One more contribution to the gradient of what node made; takes over the owner of grad. */
-static tsr_status contribute(tsri_node *node, tsr_dtensor *grad)
+tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad)
 {
     tsri_op_call *call = &node->call;
 
@@ -120,7 +119,7 @@ static tsr_status contribute(tsri_node *node, tsr_dtensor *grad)
             }
         }
         TSR_TRY(add_owned(call, sum, grad, &grad));
-        TSR_TRY(contribute(node, grad));
+        TSR_TRY(tsri_node_contribute(node, grad));
         return TSR_OK;
     }
     node->grad[node->grad_count++] = grad;
@@ -212,8 +211,7 @@ static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_k
     return TSR_OK;
 }
 
-/* A finished gradient of input i to where it belongs; takes over its owner. */
-static tsr_status deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
+tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
 {
     tsri_op_call *call = &node->call;
     tsr_dtensor *dest = NULL;
@@ -221,7 +219,7 @@ static tsr_status deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *g
     tsr_status status = TSR_OK;
 
     if (node->param[i] == NULL) {
-        TSR_TRY(contribute(tape->nodes[node->source[i]], grad));
+        TSR_TRY(tsri_node_contribute(tape->nodes[node->source[i]], grad));
         return TSR_OK;
     }
     TSR_TRY_GOTO(status, param_target(call, node->param[i], &grad->layout, &dest, &accumulate),
@@ -264,7 +262,7 @@ static tsr_status run_backward(tsr_tape *tape, tsri_node *node)
             tsr_dtensor *grad = call->din[i];
 
             kind[i] = TARGET_NONE;
-            TSR_TRY_GOTO(status, deliver(tape, node, i, grad), release_owned);
+            TSR_TRY_GOTO(status, tsri_node_deliver(tape, node, i, grad), release_owned);
         }
     }
 release_owned:
@@ -321,6 +319,10 @@ static tsr_status play(tsr_tape *tape, tsri_node *node)
         TSR_TRY(node->marker(node->marker_context, tape));
         return TSR_OK;
     }
+    if (node->checkpoint != NULL) {
+        TSR_TRY(tsri_checkpoint_play(tape, node));
+        return TSR_OK;
+    }
     while (node->grad_count > 0) {
         TSR_TRY(take_grad(node, &node->call.dout));
         TSR_TRY(run_backward(tape, node));
@@ -329,9 +331,9 @@ static tsr_status play(tsr_tape *tape, tsri_node *node)
     return TSR_OK;
 }
 
-static tsr_status play_all(tsr_tape *tape)
+tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 {
-    while (tape->node_count > 0) {
+    while (tape->node_count > floor) {
         tsri_node *node = tape->nodes[tape->node_count - 1];
 
         TSR_TRY(play(tape, node));
@@ -391,9 +393,9 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     tsri_node *node = tape->nodes[loss->node];
 
     TSR_TRY(add_loss(tape, loss));
-    TSR_TRY(contribute(node, tsr_dtensor_retain(tape->one)));
+    TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
     tsri_tape_drop_holds(tape);
-    TSR_TRY(play_all(tape));
+    TSR_TRY(tsri_tape_play(tape, 0));
     return TSR_OK;
 }
 

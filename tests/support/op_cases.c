@@ -156,14 +156,14 @@ const op_case op_cases[] = {
      {{OP_INPUT_VALUE, 3, {3, 3, 6}}, {OP_INPUT_PARAM, 1, {6}}},
      build_rmsnorm,
      false},
-    {"gelu", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_gelu, false},
+    {"gelu", build_gelu, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
     {"silu_mul",
      2,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_VALUE, 3, {3, 2, 5}}},
      build_silu_mul,
      false},
-    {"silu_mul of one value", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_silu_square, false},
-    {"heads and rope", 1, {{OP_INPUT_VALUE, 3, {3, 5, 24}}}, build_heads, false},
+    {"silu_mul of one value", build_silu_square, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"heads and rope", build_heads, {{OP_INPUT_VALUE, 3, {3, 5, 24}}}, 1, false},
     {"attention",
      3,
      {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
@@ -185,15 +185,15 @@ const op_case op_cases[] = {
       {OP_INPUT_VALUE, 4, {3, 3, 1, 2}}},
      build_attention,
      false},
-    {"add", 2, {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_add, false},
+    {"add", build_add, {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_VALUE, 3, {3, 2, 5}}}, 2, false},
     {"residual",
      2,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}}, {OP_INPUT_PARAM, 2, {5, 5}}},
      build_residual,
      false},
-    {"scale", 1, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, build_scale, false},
-    {"dropout", 1, {{OP_INPUT_VALUE, 4, {3, 3, 4, 5}}}, build_dropout, false},
-    {"dropout of rows", 1, {{OP_INPUT_VALUE, 2, {7, 5}}}, build_dropout, false},
+    {"scale", build_scale, {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"dropout", build_dropout, {{OP_INPUT_VALUE, 4, {3, 3, 4, 5}}}, 1, false},
+    {"dropout of rows", build_dropout, {{OP_INPUT_VALUE, 2, {7, 5}}}, 1, false},
     {"cross_entropy",
      2,
      {{OP_INPUT_VALUE, 3, {3, 5, IDS_BELOW}}, {OP_INPUT_IDS, 2, {3, 5}}},
@@ -279,7 +279,7 @@ static tsr_status run_forward(rig *r, const op_case *c, rig_leaf *const *leaves,
     tsr_dtensor *y = NULL;
 
     for (int i = 0; i < c->in_count; i++) {
-        in[i] = ids[i] != NULL ? ids[i] : leaves[i]->param.value;
+        in[i] = leaves[i] != NULL ? leaves[i]->param.value : ids[i];
         if (c->in[i].kind == OP_INPUT_VALUE) {
             TSR_TRY(tsr_op_scale(r->tape, in[i], 1.0, &in[i]));
         }

@@ -28,9 +28,9 @@ typedef struct op_input {
 
 typedef struct op_case {
     const char *name;
-    int in_count;
-    op_input in[OP_CASE_MAX_IN];
     tsr_status (*build)(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out);
+    op_input in[OP_CASE_MAX_IN];
+    int in_count;
     bool is_loss; /* the result is the loss itself */
 } op_case;
 

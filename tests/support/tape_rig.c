@@ -288,6 +288,7 @@ static tsr_status dot_rule(tsri_op_call *call)
     call->want[1] = call->want[0];
     call->out_layout = loss;
     call->out_dtype = TSR_F32;
+    call->needs_grad[1] = false;
     return TSR_OK;
 }
 

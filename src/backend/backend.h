@@ -125,6 +125,8 @@ struct tsr_device {
     uint64_t next_buffer_id;
     int threads;      /* that a kernel may use */
     double timeout_s; /* limit of one collective's wait */
+    double exposed_s; /* seconds that compute has waited for other streams, or spent in collectives;
+                         counted by executing backends */
     size_t bytes_now, bytes_peak;
     size_t bytes_kind[TSRI_MEM_COUNT];
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */

@@ -122,12 +122,16 @@ static void done_here(tsri_cpu_stream *stream)
 
 static tsr_status wait_here(tsri_cpu_device *device, tsri_cpu_stream *other, uint64_t seq)
 {
+    double begin = 0;
+
     for (;;) {
         uint32_t seen = tsri_cpu_bell(device);
         TSR_TRY(tsri_cpu_stream_check(other));
         if (reached(other, seq)) {
+            device->head.exposed_s += begin > 0 ? tsri_now_s() - begin : 0;
             return TSR_OK;
         }
+        begin = begin > 0 ? begin : tsri_now_s();
         tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
     }
 }

@@ -6,7 +6,7 @@
  * Every operation, its inputs laid out at random, against the same with everything replicated.
  *
  * Replicated on every axis, an operation computes on each rank what one rank alone would; that is
- * checked against differences in tests/unit/autograd. The race check is on.
+ * checked against differences in test_op_gradients.c. The race check is on.
  */
 #include "base/base.h"
 #include "base/rng.h"

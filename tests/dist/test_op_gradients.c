@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
+/* ranks: 1 */
 /**
  * @file test_op_gradients.c
  * Every operation's gradient against central differences of the loss, through the whole tape.

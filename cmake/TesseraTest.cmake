@@ -7,7 +7,7 @@ set(TSR_DIST_ENV
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers build as root
     OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 # more ranks than cores
     OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader
-    OMP_NUM_THREADS=1 TSR_CHECK_COLLECTIVE=1)
+    OMP_NUM_THREADS=1 TSR_RACE_CHECK=1) # conflicting accesses without an event fail
 set(TSR_SANITIZER_ENV
     UBSAN_OPTIONS=print_stacktrace=1
     LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0)

@@ -22,6 +22,7 @@ static const double final_bound = 1e-4;
 static const double final_far_bound = 1e-3;
 
 typedef struct replay {
+    const tsri_verify_options *options;
     verify_case c;
     tsri_job *job;
     verify_compare compare;
@@ -46,7 +47,9 @@ static tsr_status look_at_gradients(void *context, tsri_job *job)
 {
     replay *r = context;
 
-    (void)job;
+    if (r->options->disturb != NULL) {
+        TSR_TRY(r->options->disturb(r->options->disturb_context, job, r->step));
+    }
     if (r->step == 0 && !r->c.forward_only) {
         TSR_TRY(tsri_verify_compare_gradients(&r->compare));
     }
@@ -107,6 +110,7 @@ static tsr_status open_replay(replay *r, tsr_world *world, const tsri_verify_opt
     tsri_job_options job;
     size_t tokens = 0;
 
+    r->options = options;
     TSR_TRY(tsri_verify_open_case(&r->c, options, tsr_world_size(world)));
     tsri_verify_job_options(&r->c, options, &job);
     TSR_TRY(tsri_job_open(world, &job, &r->job));

@@ -13,9 +13,7 @@
  */
 #pragma once
 
-#include "tessera/world.h"
-
-#include <stdint.h>
+#include "train/job.h"
 
 enum {
     TSRI_VERIFY_MAX_ROWS = 10,
@@ -26,6 +24,10 @@ typedef struct tsri_verify_options {
     const char *folder;
     const char *mesh;   /* "replicate=2,shard=2,tp=2"; NULL: every rank on "shard" */
     const char *preset; /* of tsr_fsdp_preset; NULL: hsdp */
+    /* For tests of the comparison itself: called where a step's gradients are final, before they
+     * are looked at. NULL: nothing. */
+    tsr_status (*disturb)(void *context, tsri_job *job, int64_t step);
+    void *disturb_context;
 } tsri_verify_options;
 
 /** A quantity and how far it is off. */

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "checkpoint/hf.h"
-#include "train/job.h"
 #include "train/mesh_text.h"
 #include "train/verify.h"
 

@@ -141,6 +141,7 @@ static tsr_status finish_idle(unit *u)
  * gradient. */
 static tsr_status finish(engine *e, bool last)
 {
+    tsri_engine_release_draining(e);
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_reshard(e->units[i]));
     }

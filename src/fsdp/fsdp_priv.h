@@ -93,6 +93,8 @@ struct engine {
     int64_t step;           /* of the tape, of the newest forward; -1 before the first */
     int64_t forward;        /* number of forwards begun */
     tsr_event params_ready; /* compute's point at which the step's parameters were final */
+    tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
+    tsr_event drained;      /* its end */
 };
 
 extern const tsri_module_hooks tsri_unit_hooks;
@@ -108,6 +110,7 @@ tsr_status tsri_unit_open_grads(unit *u, int64_t step);
 tsr_status tsri_unit_reduce(unit *u, int64_t step, bool last);
 tsr_status tsri_unit_reduce_last(unit *u, int64_t step);
 tsr_status tsri_unit_zero_grads(unit *u);
+void tsri_engine_release_draining(engine *e);
 /* unit.c */
 void tsri_unit_release(void *context);
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);

@@ -253,7 +253,16 @@ static tsr_status scatter_via_flat(unit *u, bool accumulate)
     return TSR_OK;
 }
 
-/* The part of every micro-batch: the slot's gradients go into grad. */
+void tsri_engine_release_draining(engine *e)
+{
+    if (e->draining.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(e->comm), &e->draining, e->drained);
+        e->draining = (tsri_mem){0};
+    }
+}
+
+/* The part of every micro-batch: the slot's gradients go into grad. The slot is given back one unit
+ * later: were its memory the next unit's, compute would wait for this reduction. */
 static tsr_status reduce_slot(unit *u, bool accumulate)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
@@ -269,7 +278,10 @@ static tsr_status reduce_slot(unit *u, bool accumulate)
         TSR_TRY(scatter_slot(u, u->grad, 0));
     }
     u->reduced = tsri_event_record(stream);
-    tsri_arena_release(tsri_comm_arena(u->comm), &u->grad_slot, u->reduced);
+    tsri_engine_release_draining(u->engine);
+    u->engine->draining = u->grad_slot;
+    u->engine->drained = u->reduced;
+    u->grad_slot = (tsri_mem){0};
     u->grad_slot_held = false;
     return TSR_OK;
 }

@@ -8,7 +8,6 @@
 
 #include "tessera/gpt2.h"
 #include "tessera/llama.h"
-#include "tessera/tp.h"
 
 #include "nn/nn.h"
 

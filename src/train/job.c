@@ -5,6 +5,8 @@
 
 #include "base/base.h"
 
+#include "tessera/tp.h"
+
 #include <string.h>
 
 static tsr_status apply_tp(tsri_job *job)
@@ -31,7 +33,7 @@ static tsr_status apply_tp(tsri_job *job)
     const char *axis = job->options.tp_axis;
 
     if (axis == NULL) {
-        if (tsr_mesh_axis_find(job->mesh, "tp") < 0) {
+        if (job->options.no_tp || tsr_mesh_axis_find(job->mesh, "tp") < 0) {
             return TSR_OK;
         }
         axis = "tp";
@@ -98,6 +100,10 @@ static tsr_status build(tsri_job *job)
     TSR_TRY(tsr_comm_open(job->world, job->mesh, &o->comm, &job->comm));
     TSR_TRY(tsri_model_create(job->comm, &o->model, &job->model));
     TSR_TRY(apply_tp(job));
+    if (o->data_axis_count > 0) {
+        TSR_TRY(tsri_comm_set_data_axes(job->comm, o->data_axes, o->data_axis_count));
+    }
+    TSR_TRY(tsri_comm_check_axes(job->comm));
     TSR_TRY(apply_fsdp(job));
     TSR_TRY(tsr_module_materialize(job->model, o->seed));
     TSR_TRY(tsr_module_params(job->model, &job->params, &job->param_count));
@@ -211,6 +217,7 @@ tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
     o.comm.record = true;
     TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
     TSR_TRY_GOTO(status, tsri_job_open(world, &o, &job), close_world);
+    tsri_recorder_clear(tsri_comm_device(job->comm));
     TSR_TRY_GOTO(status, tsri_job_step(job, 0, 0.0, 1.0, NULL, &result), close_job);
     *world_out = world;
     *out = job;

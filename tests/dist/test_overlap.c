@@ -144,9 +144,8 @@ static void gathers_run_under_compute(void)
     }
     CHECK_EQ(gathers, STEPS * (LAYERS - 1));
     printf("# rank %d: %d of %d gathers ran under compute\n", tsr_test_rank(), overlapped, gathers);
-    /* With two ranks each has a core in CI, so most gathers must. More ranks than cores take turns,
-     * and a progress thread may come late: some must. */
-    CHECK(overlapped * (tsr_test_size() == 2 ? 2 : 5) >= gathers);
+    /* Two cores serve all ranks and their progress threads, which may come late: a quarter must. */
+    CHECK(overlapped * 4 >= gathers);
     tsri_job_close(&job);
     tsr_world_close(&world);
 }

@@ -55,3 +55,14 @@ void tsri_cpu_pause(const tsri_cpu_device *device, uint32_t seen, double nap_s)
     (void)syscall(SYS_futex, &control->bell, FUTEX_WAIT, seen, &nap, NULL, 0);
     (void)atomic_fetch_sub(&control->sleepers, 1);
 }
+
+void tsri_cpu_poll_pause(const tsri_cpu_device *device, uint32_t seen, int looks, int yields)
+{
+    double nap = TSRI_CPU_POLL_FIRST_S * (double)(1 + looks - yields);
+
+    if (looks < yields) {
+        (void)sched_yield();
+        return;
+    }
+    tsri_cpu_pause(device, seen, nap < TSRI_CPU_POLL_LAST_S ? nap : TSRI_CPU_POLL_LAST_S);
+}

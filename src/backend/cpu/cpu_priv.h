@@ -46,7 +46,10 @@
 /** Longest sleep, and the interval at which a waiting rank looks whether its peers live. */
 #define TSRI_CPU_NAP_S   0.05
 #define TSRI_CPU_ALIVE_S 0.1
-/** Sleeps between two looks at MPI, which rings no bell: growing from first to last. */
+/** MPI rings no bell. The first looks at it only yield the core: many where nothing else could run
+ *  there, few elsewhere. The later ones sleep in between, for longer and longer. */
+#define TSRI_CPU_POLL_MANY    256
+#define TSRI_CPU_POLL_FEW     16
 #define TSRI_CPU_POLL_FIRST_S 2e-5
 #define TSRI_CPU_POLL_LAST_S  2e-4
 /** Time to watch the bell before sleeping, where every local rank has a core of its own. */
@@ -253,6 +256,9 @@ uint32_t tsri_cpu_bell(const tsri_cpu_device *device);
 void tsri_cpu_ring(tsri_cpu_control *control);
 /** Return when the bell is no longer seen, or after nap_s. */
 void tsri_cpu_pause(const tsri_cpu_device *device, uint32_t seen, double nap_s);
+/** The same for what has to be looked at: after looks in vain, the first few (yields) only yield
+ * the core. */
+void tsri_cpu_poll_pause(const tsri_cpu_device *device, uint32_t seen, int looks, int yields);
 
 /* ---- stream.c ---- */
 tsr_status tsri_cpu_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out);

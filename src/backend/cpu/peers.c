@@ -24,6 +24,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* What the link of a segment's descriptor begins with. */
+#define SEGMENT "/memfd:tessera-"
+
 typedef struct hello {
     int32_t status; /* tsr_status of making the segments */
     int32_t wants_mpi;
@@ -57,10 +60,16 @@ static tsr_status make_segments(tsri_cpu_device *device, int local_ranks)
 static void *map_peer(int pid, int fd, size_t bytes)
 {
     char path[64];
+    char target[64];
     struct stat facts;
     void *base = MAP_FAILED;
 
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    /* The number may mean another process here: open nothing but a segment. */
+    ssize_t length = readlink(path, target, sizeof target);
+    if (length < (ssize_t)strlen(SEGMENT) || strncmp(target, SEGMENT, strlen(SEGMENT)) != 0) {
+        return NULL;
+    }
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) {
         return NULL;

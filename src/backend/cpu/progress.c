@@ -98,7 +98,7 @@ static void advance(tsri_cpu_device *device, tsri_cpu_stream *stream, tsri_cpu_a
 static void *progress_main(void *argument)
 {
     tsri_cpu_device *device = argument;
-    double nap = TSRI_CPU_POLL_FIRST_S;
+    int looks = 0;
 
     omp_set_num_threads(1);
     while (!atomic_load(&device->stop)) {
@@ -112,15 +112,13 @@ static void *progress_main(void *argument)
         }
         (void)pthread_mutex_unlock(&device->lock);
         if (activity.moved) {
-            nap = TSRI_CPU_POLL_FIRST_S;
-            continue;
-        }
-        if (!activity.polls) {
+            looks = 0;
+        } else if (activity.polls) {
+            /* The caller's thread computes meanwhile and may want this core. */
+            tsri_cpu_poll_pause(device, seen, looks++, TSRI_CPU_POLL_FEW);
+        } else {
             tsri_cpu_pause(device, seen, activity.pending ? TSRI_CPU_NAP_S : 10 * TSRI_CPU_NAP_S);
-            continue;
         }
-        tsri_cpu_pause(device, seen, nap);
-        nap = nap < TSRI_CPU_POLL_LAST_S ? 2 * nap : nap;
     }
     return NULL;
 }
@@ -158,7 +156,8 @@ void tsri_cpu_progress_stop(tsri_cpu_device *device)
 
 tsr_status tsri_cpu_run(tsri_cpu_device *device, tsri_cpu_op *op)
 {
-    double nap = TSRI_CPU_POLL_FIRST_S;
+    int yields = device->spin_s > 0 ? TSRI_CPU_POLL_MANY : TSRI_CPU_POLL_FEW;
+    int looks = 0;
 
     for (;;) {
         tsri_cpu_activity activity = {0};
@@ -168,9 +167,11 @@ tsr_status tsri_cpu_run(tsri_cpu_device *device, tsri_cpu_op *op)
             return TSR_OK;
         }
         if (activity.moved) {
-            continue;
+            looks = 0;
+        } else if (activity.polls) {
+            tsri_cpu_poll_pause(device, seen, looks++, yields);
+        } else {
+            tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
         }
-        tsri_cpu_pause(device, seen, activity.polls ? nap : TSRI_CPU_NAP_S);
-        nap = nap < TSRI_CPU_POLL_LAST_S ? 2 * nap : nap;
     }
 }

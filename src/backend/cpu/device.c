@@ -27,6 +27,13 @@ static int cores(void)
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
+int tsri_cpu_default_threads(int local_ranks)
+{
+    int threads = cores() / local_ranks;
+
+    return threads > 0 ? threads : 1;
+}
+
 static tsr_status pick_kernels(const tsri_kernel_table **out)
 {
     const char *name = getenv("TSR_KERNELS");
@@ -77,8 +84,8 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
     int local = options->world_size > 1 ? tsri_boot_get_info()->local_size : 1;
     TSR_TRY(tsri_alloc(1, sizeof *device, &device));
     device->head.backend = tsri_cpu_backend();
-    device->head.threads = options->threads > 0 ? options->threads : cores() / local;
-    device->head.threads = device->head.threads > 0 ? device->head.threads : 1;
+    device->head.threads =
+        options->threads > 0 ? options->threads : tsri_cpu_default_threads(local);
     device->head.timeout_s = options->timeout_s > 0 ? options->timeout_s : DEFAULT_TIMEOUT_S;
     device->rank = options->world_rank;
     device->world = options->world_size;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* Tensor-parallel plans: placements by pattern, and every way to get one wrong. */
+#include "tessera/tp.h"
+
 #include <string.h>
 
 #include "nn/model.h"

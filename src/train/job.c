@@ -207,7 +207,10 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out)
 {
-    const tsr_world_options sim = {.backend = "sim", .sim_rank = rank, .sim_size = size};
+    const tsr_world_options sim = {.backend = "sim",
+                                   .threads = options->dry_threads,
+                                   .sim_rank = rank,
+                                   .sim_size = size};
     tsri_job_options o = *options;
     tsri_step_result result;
     tsr_world *world = NULL;

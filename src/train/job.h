@@ -19,8 +19,11 @@ typedef struct tsri_job_options {
     tsri_model_spec model;
     tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
     int axis_count;
-    const char *tp_axis;   /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
-    const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
+    const char *tp_axis; /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
+    bool no_tp;          /* no tp plan: tp is an axis like the others */
+    const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
+    int data_axis_count;                      /* 0: all but the tp axis */
+    const char *preset;                       /* of tsr_fsdp_preset; NULL: hsdp */
     tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
     bool one_unit;         /* the whole model is one unit; default: one per block */
     uint64_t seed;
@@ -30,6 +33,7 @@ typedef struct tsri_job_options {
     int64_t seq;
     int micro_batches; /* 0: 1 */
     tsr_comm_options comm;
+    int dry_threads; /* per rank, that a dry run reckons workspace with; 0: 1 */
 } tsri_job_options;
 
 typedef struct tsri_job {

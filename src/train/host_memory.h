@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file host_memory.h
+ * Does a job fit this machine's memory?
+ */
+#pragma once
+
+#include "tessera/status.h"
+
+#include <stddef.h>
+
+/** Local. Bytes that new processes can have here: what the system has available, or what is left
+ *  below the limit of a control group. 0: unknown. */
+size_t tsri_host_memory_available(void);
+
+/** Local. TSR_ERR_NOMEM if ranks times bytes are more than is available. */
+tsr_status tsri_host_memory_check(size_t bytes, int ranks);

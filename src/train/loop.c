@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* The training loop.
+ *
+ * Every rank makes a dry run of its own step on a simulated world first. Its arena plan is adopted
+ * by the real job, so that the first step runs in planned memory already; it stays open, because
+ * names in the plan are those of its modules. What can fail on one rank alone is followed by an
+ * agreement, until steps begin; then a failing rank takes the job down. */
+#include "train/loop.h"
+
+#include "backend/boot/boot.h"
+#include "backend/cpu/cpu.h"
+#include "base/base.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "checkpoint/hf.h"
+#include "train/data.h"
+#include "train/host_memory.h"
+#include "train/plan.h"
+#include "train/run_folder.h"
+#include "train/trace.h"
+
+enum {
+    TRACE_FIRST = 1, /* the first step warms up caches */
+    TRACE_STEPS = 3,
+    DESCRIPTION_BYTES = 128
+};
+
+typedef struct training {
+    tsr_world *world;
+    tsri_config *config;
+    const tsri_train_observer *observer;
+    bool speaks;
+
+    tsri_data *data;
+    tsri_job_options options;
+    tsr_world *dry_world;
+    tsri_job *dry, *job;
+    tsri_plan_numbers planned;
+    tsri_run_folder folder; /* of the speaker */
+    tsri_text config_text, line, trace;
+    tsri_traffic traffic;
+
+    int32_t *ids, *labels; /* [rows of this rank, seq] */
+    tsr_schedule schedule;
+    int64_t step;
+    double begin_s, mean_step_s; /* of the newest steps */
+    double counted_tokens, counted_s;
+    int departures;
+    tsri_train_report report;
+} training;
+
+/* ---- preparations ---- */
+
+static tsr_status open_data(const tsri_config *config, tsri_data **out)
+{
+    const int64_t vocab = tsri_model_vocab(&config->spec);
+
+    if (vocab < 256) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "data.kind text has 256 tokens, the bytes, but the model's vocabulary has "
+                         "%lld",
+                         (long long)vocab);
+    }
+    TSR_TRY(
+        tsri_data_open(config->data.path, config->train.seq, (uint64_t)config->train.seed, out));
+    return TSR_OK;
+}
+
+static tsr_status fill_options(const tsri_config *config, int local_ranks, tsri_job_options *out)
+{
+    const tsr_backend *backend = NULL;
+    const int threads = (int)config->run.threads;
+
+    TSR_TRY(tsri_backend_find(config->run.backend == 1 ? "cpu" : "auto", &backend));
+    tsri_config_job(config, (backend->caps & TSR_CAP_BF16) != 0, out);
+    out->dry_threads = threads > 0 ? threads : tsri_cpu_default_threads(local_ranks);
+    return TSR_OK;
+}
+
+/* Do the weights of model.hf fit the model? */
+static tsr_status check_weights(const tsri_config *config, const tsri_job *dry)
+{
+    tsri_safetensors *weights = NULL;
+    tsr_status status = TSR_OK;
+
+    if (config->model.hf[0] == '\0') {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_safetensors_open(config->model.hf, &weights));
+    TSR_TRY_GOTO(status, tsri_hf_check(weights, &config->spec, dry->params, dry->param_count),
+                 close);
+close:
+    tsri_safetensors_close(&weights);
+    return status;
+}
+
+static tsr_status check_job(tsri_config *config, int ranks, bool one_host)
+{
+    tsri_job_options options;
+    tsr_world *world = NULL;
+    tsri_job *dry = NULL;
+    tsri_plan_summary plan;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(fill_options(config, ranks, &options));
+    TSR_TRY(tsri_job_dry_run(&options, 0, ranks, &world, &dry));
+    TSR_TRY_GOTO(status, check_weights(config, dry), close);
+    tsri_job_summarize(dry, &plan);
+    if (one_host) {
+        TSR_TRY_GOTO(status, tsri_host_memory_check(plan.total_bytes, ranks), close);
+    }
+close:
+    tsri_job_close(&dry);
+    tsr_world_close(&world);
+    return status;
+}
+
+tsr_status tsri_train_check(tsri_config *config, int ranks, bool one_host)
+{
+    tsri_data *data = NULL;
+
+    TSR_TRY(tsri_config_fit(config, ranks));
+    TSR_TRY(tsri_run_folder_check(config->run.dir));
+    TSR_TRY(open_data(config, &data));
+    tsri_data_close(&data);
+    TSR_TRY(check_job(config, ranks, one_host));
+    return TSR_OK;
+}
+
+/* Local: what this rank can find out alone. */
+static tsr_status prepare(training *t, char *description)
+{
+    const int size = tsr_world_size(t->world);
+    const int local_ranks = size > 1 ? tsri_boot_get_info()->local_size : 1;
+
+    TSR_TRY(open_data(t->config, &t->data));
+    TSR_TRY(tsri_data_describe(t->data, description, DESCRIPTION_BYTES));
+    TSR_TRY(fill_options(t->config, local_ranks, &t->options));
+    TSR_TRY(tsri_job_dry_run(&t->options, tsr_world_rank(t->world), size, &t->dry_world, &t->dry));
+    tsri_plan_get_numbers(t->dry, &t->planned);
+    t->schedule = tsri_config_schedule(t->config);
+    return TSR_OK;
+}
+
+static tsr_status fit(training *t, tsr_status loaded)
+{
+    TSR_TRY(loaded);
+    TSR_TRY(tsri_config_fit(t->config, tsr_world_size(t->world)));
+    tsri_config_print(t->config, &t->config_text);
+    TSR_TRY(tsri_text_status(&t->config_text));
+    return TSR_OK;
+}
+
+/* ---- the run folder ---- */
+
+static tsr_status write_plan_file(const training *t, const tsri_plan_numbers *ranks, FILE *file)
+{
+    TSR_TRY(tsri_job_write_plan(t->dry, file));
+    tsri_plan_write_ranks(ranks, tsr_world_size(t->world), file);
+    if (ferror(file) || fflush(file) != 0) {
+        return TSR_RAISE(TSR_ERR_IO, "cannot write %s/plan.txt: the disk may be full",
+                         t->folder.dir);
+    }
+    return TSR_OK;
+}
+
+static tsr_status write_plan(const training *t, const tsri_plan_numbers *ranks)
+{
+    char path[TSRI_RUN_PATH_BYTES];
+    FILE *file = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_run_folder_path(&t->folder, "plan.txt", path));
+    file = fopen(path, "we");
+    if (file == NULL) {
+        return TSR_RAISE(TSR_ERR_IO, "cannot write %s", path);
+    }
+    status = write_plan_file(t, ranks, file);
+    (void)fclose(file);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
+static tsr_status open_folder(training *t, const tsri_plan_numbers *ranks)
+{
+    if (!t->speaks) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_run_folder_open(t->config->run.dir, &t->folder));
+    (void)snprintf(t->report.run_dir, sizeof(t->report.run_dir), "%s", t->folder.dir);
+    TSR_TRY(tsri_run_folder_write(&t->folder, "config.yaml", &t->config_text));
+    TSR_TRY(write_plan(t, ranks));
+    return TSR_OK;
+}
+
+/* Collective over the world. The plans of all ranks, then the folder on one of them. */
+static tsr_status share_plan(training *t)
+{
+    const int size = tsr_world_size(t->world);
+    tsri_plan_numbers *ranks = NULL;
+    tsr_status status = tsri_alloc((size_t)size, sizeof(*ranks), &ranks);
+
+    TSR_TRY(tsr_world_agree(t->world, status));
+    ranks[0] = t->planned;
+    if (size > 1) {
+        TSR_TRY_GOTO(status, tsri_boot_all_gather(&t->planned, sizeof(t->planned), ranks),
+                     free_ranks);
+    }
+    TSR_TRY_GOTO(status, tsr_world_agree(t->world, open_folder(t, ranks)), free_ranks);
+free_ranks:
+    tsri_free(&ranks);
+    return status;
+}
+
+/* ---- the real job ---- */
+
+static tsr_status load_weights(training *t)
+{
+    tsri_safetensors *weights = NULL;
+    tsr_status status = TSR_OK;
+
+    if (t->config->model.hf[0] == '\0') {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_safetensors_open(t->config->model.hf, &weights));
+    TSR_TRY_GOTO(
+        status,
+        tsri_hf_load(weights, &t->config->spec, t->job->comm, t->job->params, t->job->param_count),
+        close);
+close:
+    tsri_safetensors_close(&weights);
+    return status;
+}
+
+static tsr_status ready(training *t)
+{
+    const size_t tokens = (size_t)(t->job->row_count * t->config->train.seq);
+
+    TSR_TRY(load_weights(t));
+    TSR_TRY(tsri_arena_adopt(tsri_comm_arena(t->job->comm), tsri_comm_arena(t->dry->comm)));
+    TSR_TRY(tsri_alloc(tokens, sizeof(*t->ids), &t->ids));
+    TSR_TRY(tsri_alloc(tokens, sizeof(*t->labels), &t->labels));
+    return TSR_OK;
+}
+
+static void tell_start(const training *t)
+{
+    char mesh[192];
+    const tsri_config_train *c = &t->config->train;
+
+    if (!t->speaks || t->observer->start == NULL) {
+        return;
+    }
+    const tsri_train_start start = {
+        .run_dir = t->folder.dir,
+        .run_dir_taken = t->folder.renamed,
+        .arch = t->options.model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
+        .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
+        .preset = t->options.preset,
+        .param_dtype = tsr_dtype_name(t->options.fsdp.param_dtype),
+        .params = t->report.params,
+        .data_bytes = tsri_data_bytes(t->data),
+        .windows = tsri_data_windows(t->data),
+        .data_files = tsri_data_file_count(t->data),
+        .planned_bytes = t->planned.total_bytes,
+        .epochs = (double)c->steps * (double)c->batch / (double)tsri_data_windows(t->data),
+    };
+    t->observer->start(t->observer->context, &start);
+}
+
+static tsr_status set_up(training *t, tsr_status loaded)
+{
+    char description[DESCRIPTION_BYTES] = "";
+
+    TSR_TRY(tsr_world_agree(t->world, fit(t, loaded)));
+    TSR_TRY(tsr_world_check_same(t->world, "the configuration", t->config_text.data,
+                                 (size_t)t->config_text.length));
+    TSR_TRY(tsr_world_agree(t->world, prepare(t, description)));
+    TSR_TRY(tsr_world_check_same(t->world, "the data", description, strlen(description)));
+    TSR_TRY(share_plan(t));
+    t->options.comm.record = true; /* bytes_by_axis */
+    TSR_TRY(tsri_job_open(t->world, &t->options, &t->job));
+    TSR_TRY(tsr_world_agree(t->world, ready(t)));
+    t->report.params = tsri_model_param_count(&t->config->spec);
+    t->report.planned_bytes = t->planned.total_bytes;
+    tell_start(t);
+    return TSR_OK;
+}
+
+/* ---- a step ---- */
+
+static tsr_status write_batches(training *t)
+{
+    const tsri_config_train *c = &t->config->train;
+    const int64_t part = c->batch / c->micro_batches;
+
+    for (int micro = 0; micro < t->job->options.micro_batches; micro++) {
+        const int64_t first = t->step * c->batch + micro * part + t->job->row_begin;
+
+        TSR_TRY(tsri_data_read(t->data, first, t->job->row_count, t->ids, t->labels));
+        TSR_TRY(tsri_job_write_batch(t->job, micro, t->ids, t->labels));
+    }
+    return TSR_OK;
+}
+
+/* {"replicate": 12345, ...}: what this rank sent, by axes. */
+static void add_traffic(training *t)
+{
+    const tsri_traffic *traffic = &t->traffic;
+    bool first = true;
+
+    tsri_text_add(&t->line, "{");
+    for (int i = 0; i < traffic->count; i++) {
+        double sent = 0.0;
+        bool told = false;
+
+        for (int k = 0; k < traffic->count; k++) {
+            const bool same = strcmp(traffic->rows[k].axes, traffic->rows[i].axes) == 0;
+
+            told = told || (same && k < i);
+            sent += same ? traffic->rows[k].sent : 0.0;
+        }
+        if (told) {
+            continue;
+        }
+        tsri_text_add(&t->line, "%s\"%s\": %.0f", first ? "" : ", ", traffic->rows[i].axes, sent);
+        first = false;
+    }
+    tsri_text_add(&t->line, "}");
+}
+
+static void add_field(tsri_text *line, const char *name, double value)
+{
+    tsri_text_add(line, ", \"%s\": ", name);
+    tsri_text_add_number(line, value);
+}
+
+static tsr_status write_row(training *t, const tsri_train_row *row)
+{
+    tsri_text *line = &t->line;
+
+    tsri_traffic_count(tsri_comm_device(t->job->comm), &t->traffic);
+    tsri_text_clear(line);
+    tsri_text_add(line, "{\"step\": %lld", (long long)row->step);
+    add_field(line, "loss", row->loss);
+    add_field(line, "grad_norm", row->grad_norm);
+    add_field(line, "lr", row->lr);
+    add_field(line, "tokens", row->tokens);
+    add_field(line, "tokens_per_s", row->tokens_per_s);
+    add_field(line, "step_s", row->step_s);
+    add_field(line, "exposed_comm_s", row->exposed_comm_s);
+    tsri_text_add(line, ", \"mem_peak_bytes\": %zu, \"bytes_by_axis\": ", row->mem_peak_bytes);
+    add_traffic(t);
+    tsri_text_add(line, "}\n");
+    TSR_TRY(tsri_run_folder_add_row(&t->folder, line));
+    return TSR_OK;
+}
+
+static void note(const training *t, const char *text)
+{
+    if (t->speaks && t->observer->note != NULL) {
+        t->observer->note(t->observer->context, text);
+    }
+}
+
+/* What is unusual about a step, but no failure. */
+static void note_step(training *t, const tsri_step_result *result)
+{
+    char text[256];
+    tsri_arena_stats stats;
+
+    tsri_arena_get_stats(tsri_comm_arena(t->job->comm), &stats);
+    if (stats.departures > t->departures) {
+        t->departures = stats.departures;
+        (void)snprintf(text, sizeof(text), "step %lld left the plan at \"%s\"; planned again",
+                       (long long)t->step + 1,
+                       stats.departure_label != NULL ? stats.departure_label : "");
+        note(t, text);
+    }
+    if (result->tokens <= 0.0) {
+        (void)snprintf(text, sizeof(text), "step %lld: no label counts; nothing was updated",
+                       (long long)t->step + 1);
+        note(t, text);
+    }
+}
+
+static tsr_status check_finite(const training *t, const tsri_step_result *result)
+{
+    if (isfinite(result->loss) && isfinite(result->grad_norm) && !result->skipped) {
+        return TSR_OK;
+    }
+    return TSR_RAISE(TSR_ERR_STATE,
+                     "step %lld: loss %g, gradient norm %g: not finite; %s, and training ends",
+                     (long long)t->step + 1, result->loss, result->grad_norm,
+                     result->skipped ? "the update was skipped" : "the loss overflowed");
+}
+
+static void trace_step(training *t)
+{
+    const int64_t first = t->config->train.steps > TRACE_FIRST ? TRACE_FIRST : 0;
+
+    if (!t->speaks || !t->config->log.trace || t->step < first || t->step >= first + TRACE_STEPS) {
+        return;
+    }
+    if (t->step == first) {
+        tsri_trace_begin(&t->trace, tsr_comm_rank(t->job->comm));
+    }
+    tsri_trace_add(&t->trace, tsri_comm_device(t->job->comm), tsr_comm_rank(t->job->comm),
+                   t->begin_s);
+}
+
+static tsr_status tell_step(training *t, tsri_train_row *row)
+{
+    const tsri_config *c = t->config;
+
+    t->mean_step_s = t->step < 2 ? row->step_s : 0.9 * t->mean_step_s + 0.1 * row->step_s;
+    row->eta_s = t->mean_step_s * (double)(row->steps - row->step);
+    row->logged = row->step % c->log.every == 0 || row->step == row->steps ||
+                  !isfinite(row->loss) || !isfinite(row->grad_norm);
+    if (!t->speaks) {
+        return TSR_OK;
+    }
+    if (row->logged) {
+        TSR_TRY(write_row(t, row));
+    }
+    trace_step(t);
+    if (t->observer->row != NULL) {
+        t->observer->row(t->observer->context, row);
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_step(training *t)
+{
+    const double begin = tsri_now_s();
+    const double lr = tsr_schedule_lr(&t->schedule, t->step);
+    tsr_device *device = tsri_comm_device(t->job->comm);
+    const double exposed = device->exposed_s;
+    size_t now_bytes = 0;
+    tsri_step_result result;
+    tsri_train_row row = {.step = t->step + 1, .steps = t->config->train.steps, .lr = lr};
+
+    tsri_recorder_clear(device);
+    TSR_TRY(write_batches(t));
+    TSR_TRY(tsri_job_step(t->job, t->step, lr, t->config->train.clip_norm, NULL, &result));
+    row.loss = result.loss;
+    row.grad_norm = result.grad_norm;
+    row.tokens = result.tokens;
+    row.step_s = tsri_now_s() - begin;
+    row.tokens_per_s = result.tokens / row.step_s;
+    row.exposed_comm_s = device->exposed_s - exposed;
+    tsr_comm_memory(t->job->comm, &now_bytes, &row.mem_peak_bytes);
+    TSR_TRY(tell_step(t, &row));
+    note_step(t, &result);
+    TSR_TRY(check_finite(t, &result));
+    if (t->step == 0) {
+        t->report.first_loss = row.loss;
+    }
+    if (t->step > 0 || row.steps == 1) {
+        t->counted_tokens += row.tokens;
+        t->counted_s += row.step_s;
+    }
+    t->report.last_loss = row.loss;
+    t->report.peak_bytes = row.mem_peak_bytes;
+    t->report.steps = row.step;
+    return TSR_OK;
+}
+
+static tsr_status run_steps(training *t)
+{
+    t->begin_s = tsri_now_s();
+    for (t->step = 0; t->step < t->config->train.steps; t->step++) {
+        TSR_TRY(run_step(t));
+    }
+    t->report.train_s = tsri_now_s() - t->begin_s;
+    t->report.tokens_per_s = t->counted_s > 0.0 ? t->counted_tokens / t->counted_s : 0.0;
+    if (t->trace.length > 0) {
+        tsri_trace_end(&t->trace);
+        TSR_TRY(tsri_run_folder_write(&t->folder, "trace-rank0.json", &t->trace));
+    }
+    return TSR_OK;
+}
+
+/* ---- all of it ---- */
+
+static tsr_status run(training *t, tsr_status loaded)
+{
+    TSR_TRY(set_up(t, loaded));
+    TSR_TRY(run_steps(t));
+    return TSR_OK;
+}
+
+static void close_training(training *t)
+{
+    tsri_job_close(&t->job);
+    tsri_job_close(&t->dry);
+    if (t->dry_world != NULL) {
+        tsr_world_close(&t->dry_world);
+    }
+    tsri_data_close(&t->data);
+    tsri_run_folder_close(&t->folder);
+    tsri_text_free(&t->config_text);
+    tsri_text_free(&t->line);
+    tsri_text_free(&t->trace);
+    tsri_free(&t->ids);
+    tsri_free(&t->labels);
+}
+
+tsr_status tsri_train_run(tsr_world *world, tsri_config *config, tsr_status loaded,
+                          const tsri_train_observer *observer, tsri_train_report *out)
+{
+    static const tsri_train_observer nobody = {0};
+    training *t = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*t), &t));
+    t->world = world;
+    t->config = config;
+    t->observer = observer != NULL ? observer : &nobody;
+    t->speaks = tsr_world_is_speaker(world);
+    status = tsri_world_settle(world, run(t, loaded));
+    *out = t->report;
+    close_training(t);
+    tsri_free(&t);
+    return status;
+}

@@ -57,10 +57,16 @@ static tsr_status build_silu_mul(tsr_tape *tape, tsr_dtensor *const *in, tsr_dte
     return tsr_op_silu_mul(tape, in[0], in[1], out);
 }
 
-/* One value as both inputs: its two gradients meet. */
+/* One value as both inputs: its two gradients meet, and one that came before. */
 static tsr_status build_silu_square(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
 {
-    return tsr_op_silu_mul(tape, in[0], in[0], out);
+    tsr_dtensor *square = NULL;
+    tsr_dtensor *other = NULL;
+
+    TSR_TRY(tsr_op_silu_mul(tape, in[0], in[0], &square));
+    TSR_TRY(tsr_op_gelu(tape, in[0], &other));
+    TSR_TRY(tsr_op_add(tape, square, other, out));
+    return TSR_OK;
 }
 
 static tsr_status build_heads(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)

@@ -63,7 +63,9 @@ void rig_clear(rig *r)
         for (int g = 0; g < leaf->grad_count; g++) {
             tsr_dtensor_release(&leaf->grad[g]);
         }
-        leaf->param.value->param = NULL;
+        if (leaf->param.value != NULL) {
+            leaf->param.value->param = NULL;
+        }
         tsr_dtensor_release(&leaf->param.value);
         tsri_free(&leaf->param.name);
         tsri_free(&leaf);
@@ -233,11 +235,11 @@ tsr_status rig_leaf_add(rig *r, const char *name, const tsr_layout *layout, cons
     leaf->param.owners = 1;
     leaf->param.sink = &sink;
     leaf->param.sink_context = leaf;
+    r->leaves[r->leaf_count++] = leaf;
     TSR_TRY(tsri_strdup(name, &leaf->param.name));
     TSR_TRY(tsr_dtensor_create(r->comm, layout, TSR_F32, name, &leaf->param.value));
     leaf->param.value->param = &leaf->param;
     leaf->param.value->needs_grad = true;
-    r->leaves[r->leaf_count++] = leaf;
     TSR_TRY(rig_write(leaf->param.value, global));
     *out = leaf;
     return TSR_OK;

@@ -5,8 +5,8 @@
  * Tensor parallelism: placements of weights on one mesh axis, by module pattern.
  *
  * A plan changes nothing but layouts; the operations' placement rules do the rest. Patterns match
- * paths: '*' is one component, '{a,b}' alternatives. The path of a module ("layers.0.attn.q") stands
- * for its own weight and bias, that of a parameter for itself.
+ * paths: '*' is one component, '{a,b}' alternatives. The path of a module ("layers.0.attn.q")
+ * stands for its own weight and bias, that of a parameter for itself.
  *
  * Threads: one thread at a time per comm.
  */
@@ -24,8 +24,24 @@ typedef enum tsr_tp_kind {
     TSR_TP_REPLICATE = 4 /**< Said to be replicated, so that it is not reported as missed. */
 } tsr_tp_kind;
 
+/** How activations lie on the axis where they enter or leave a module. */
+typedef enum tsr_tp_border {
+    TSR_TP_AS_IS = 0,      /**< As the operations' rules leave them. */
+    TSR_TP_REPLICATED = 1, /**< Whole on every rank. */
+    TSR_TP_SEQUENCE = 2,   /**< Shard(1): sequence parallel. */
+    TSR_TP_FEATURES = 3    /**< Shard of the last dim. */
+} tsr_tp_border;
+
+/**
+ * What a rule asks of its modules. Sequence parallelism is one border: let the module that begins
+ * the residual stream (the embedding, or learned positions) put out TSR_TP_SEQUENCE. Norms and
+ * residual sums then work on their part of the sequence, linear layers gather it once and scatter
+ * their sums.
+ */
 typedef struct tsr_tp_style {
     tsr_tp_kind kind;
+    tsr_tp_border input; /**< Of the module's first input. */
+    tsr_tp_border output;
 } tsr_tp_style;
 
 typedef struct tsr_tp_rule {

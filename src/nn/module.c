@@ -309,16 +309,41 @@ static tsr_status backward_leaves(void *context, tsr_tape *tape)
     return TSR_OK;
 }
 
+/* x in the placement that border asks for. */
+static tsr_status cross(const tsri_border *border, tsr_tape *tape, tsr_dtensor **x)
+{
+    tsr_layout layout;
+
+    if (!border->set) {
+        return TSR_OK;
+    }
+    layout = *tsr_dtensor_layout(*x);
+    layout.place[border->axis] = (tsr_placement){
+        border->kind,
+        border->dim >= 0 || border->kind != TSR_SHARD ? border->dim : layout.ndim - 1};
+    TSR_TRY(tsr_op_redistribute(tape, *x, &layout, x));
+    return TSR_OK;
+}
+
 static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
                               int in_count, tsr_dtensor **out)
 {
     const tsri_module_hooks *hooks = module->hooks;
+    tsr_dtensor *inputs[TSR_MODULE_MAX_IN];
 
+    for (int i = 0; i < in_count; i++) {
+        inputs[i] = in[i];
+    }
     if (hooks != NULL) {
         TSR_TRY(hooks->before_forward(module->hook_context, tape));
         TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
-    TSR_TRY(module->forward(module->self != NULL ? module->self : module, tape, in, in_count, out));
+    if (in_count > 0) {
+        TSR_TRY(cross(&module->in_border, tape, &inputs[0]));
+    }
+    TSR_TRY(
+        module->forward(module->self != NULL ? module->self : module, tape, inputs, in_count, out));
+    TSR_TRY(cross(&module->out_border, tape, out));
     if (hooks != NULL) {
         TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
         TSR_TRY(hooks->after_forward(module->hook_context, tape));

@@ -19,6 +19,13 @@ typedef struct tsri_module_hooks {
     void (*release)(void *context); /* with the module */
 } tsri_module_hooks;
 
+/** A placement that an activation gets on one axis where it enters or leaves a module. */
+typedef struct tsri_border {
+    bool set;
+    int axis, dim; /* dim of a Shard; -1: the last */
+    tsr_placement_kind kind;
+} tsri_border;
+
 struct tsr_module {
     int owners;
     tsr_comm *comm;
@@ -35,7 +42,8 @@ struct tsr_module {
     int child_count, child_capacity;
     tsr_param **all_params; /* cache of tsr_module_params */
     int all_count;
-    const tsri_module_hooks *hooks; /* NULL: none */
+    tsri_border in_border, out_border; /* of the first input; of the output */
+    const tsri_module_hooks *hooks;    /* NULL: none */
     void *hook_context;
     bool materialized;
 };

@@ -107,6 +107,23 @@ static tsr_status find_rule(application *app, const char *name, int *out)
     return TSR_OK;
 }
 
+static tsri_border make_border(const application *app, const tsr_module *module, tsr_tp_border kind)
+{
+    const int axis = tsr_mesh_axis_find(tsr_comm_mesh(module->comm), app->axis);
+
+    switch (kind) {
+    case TSR_TP_REPLICATED:
+        return (tsri_border){true, axis, 0, TSR_REPLICATE};
+    case TSR_TP_SEQUENCE:
+        return (tsri_border){true, axis, 1, TSR_SHARD};
+    case TSR_TP_FEATURES:
+        return (tsri_border){true, axis, -1, TSR_SHARD};
+    case TSR_TP_AS_IS:
+        break;
+    }
+    return (tsri_border){0};
+}
+
 /* A rule for a module places its own weight and bias; one for a parameter that parameter. */
 static tsr_status visit_module(tsr_module *module, void *context)
 {
@@ -114,9 +131,16 @@ static tsr_status visit_module(tsr_module *module, void *context)
     int module_rule = -1;
 
     TSR_TRY(find_rule(app, module->path, &module_rule));
-    if (module_rule >= 0 && module->param_count == 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no parameters of its own",
-                         module->path);
+    if (module_rule >= 0) {
+        const tsr_tp_style *style = &app->rules[module_rule].style;
+
+        if (module->param_count == 0 && style->input == TSR_TP_AS_IS &&
+            style->output == TSR_TP_AS_IS) {
+            return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no parameters of its own",
+                             module->path);
+        }
+        module->in_border = make_border(app, module, style->input);
+        module->out_border = make_border(app, module, style->output);
     }
     for (int i = 0; i < module->param_count; i++) {
         tsr_param *param = module->params[i];

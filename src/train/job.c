@@ -9,27 +9,22 @@
 
 #include <string.h>
 
+/* The decoder's plan. Sequence parallelism begins where the residual stream does. */
 static tsr_status apply_tp(tsri_job *job)
 {
-    static const tsr_tp_rule llama_plan[] = {
-        {"embed", {.kind = TSR_TP_VOCAB}},
-        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
-        {"layers.*.mlp.{gate,up}", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
-        {"head", {.kind = TSR_TP_COLUMN}},
-    };
-    static const tsr_tp_rule gpt2_plan[] = {
-        {"embed", {.kind = TSR_TP_VOCAB}},
-        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
-        {"layers.*.mlp.up", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
-        {"head", {.kind = TSR_TP_COLUMN}},
-    };
     const tsri_model_spec *spec = &job->options.model;
     const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
     const bool tied = gpt2 ? !spec->gpt2.untied : spec->llama.tied;
+    const tsr_tp_rule plan[] = {
+        {"embed",
+         {.kind = TSR_TP_VOCAB,
+          .output = job->options.sequence_parallel ? TSR_TP_SEQUENCE : TSR_TP_AS_IS}},
+        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
+        {gpt2 ? "layers.*.mlp.up" : "layers.*.mlp.{gate,up}", {.kind = TSR_TP_COLUMN}},
+        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
+        {"head", {.kind = TSR_TP_COLUMN}}, /* last: a tied model has none */
+    };
     const char *axis = job->options.tp_axis;
 
     if (axis == NULL) {
@@ -38,7 +33,7 @@ static tsr_status apply_tp(tsri_job *job)
         }
         axis = "tp";
     }
-    TSR_TRY(tsr_tp_apply(job->model, axis, gpt2 ? gpt2_plan : llama_plan, tied ? 5 : 6));
+    TSR_TRY(tsr_tp_apply(job->model, axis, plan, tied ? 5 : 6));
     return TSR_OK;
 }
 
@@ -207,10 +202,8 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out)
 {
-    const tsr_world_options sim = {.backend = "sim",
-                                   .threads = options->dry_threads,
-                                   .sim_rank = rank,
-                                   .sim_size = size};
+    const tsr_world_options sim = {
+        .backend = "sim", .threads = options->dry_threads, .sim_rank = rank, .sim_size = size};
     tsri_job_options o = *options;
     tsri_step_result result;
     tsr_world *world = NULL;

@@ -24,8 +24,9 @@ typedef struct tsri_job_options {
     const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
     int data_axis_count;                      /* 0: all but the tp axis */
     const char *preset;                       /* of tsr_fsdp_preset; NULL: hsdp */
-    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
-    bool one_unit;         /* the whole model is one unit; default: one per block */
+    tsr_fsdp_options fsdp;  /* dtypes, reshard, prefetch; levels are the preset's */
+    bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
+    bool one_unit;          /* the whole model is one unit; default: one per block */
     uint64_t seed;
     tsr_optimizer_options optim;
     bool forward_only; /* no optimizer */

@@ -110,12 +110,10 @@ tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_h
 
 int tsri_hf_tensor_shape(const tsri_hf_place *place, const tsr_param_spec *spec, int64_t *shape)
 {
-    const int out_dim = place->transposed ? 1 : 0;
-
     for (int d = 0; d < spec->ndim; d++) {
-        shape[place->transposed ? spec->ndim - 1 - d : d] = spec->shape[d];
+        shape[place->transposed ? spec->ndim - 1 - d : d] =
+            spec->shape[d] * (d == 0 ? place->parts : 1);
     }
-    shape[out_dim] *= place->parts;
     return spec->ndim;
 }
 

@@ -116,6 +116,18 @@ static tsr_status read_head_dim(const json_t *config, const char *file, tsr_llam
     return TSR_OK;
 }
 
+static tsr_status read_llama_sizes(const json_t *config, const char *file, tsr_llama_config *out)
+{
+    TSR_TRY(read_count(config, "num_hidden_layers", file, 0, &out->layers));
+    TSR_TRY(read_count(config, "num_attention_heads", file, 0, &out->heads));
+    TSR_TRY(read_count(config, "num_key_value_heads", file, out->heads, &out->kv_heads));
+    TSR_TRY(read_size(config, "hidden_size", file, 0, &out->dim));
+    TSR_TRY(read_size(config, "intermediate_size", file, 0, &out->ffn));
+    TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
+    TSR_TRY(read_head_dim(config, file, out));
+    return TSR_OK;
+}
+
 static tsr_status read_llama(const json_t *config, const char *file, tsr_llama_config *out)
 {
     const char *act = NULL;
@@ -125,13 +137,7 @@ static tsr_status read_llama(const json_t *config, const char *file, tsr_llama_c
         return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: hidden_act is \"%s\", only \"silu\" is computed",
                          file, act);
     }
-    TSR_TRY(read_count(config, "num_hidden_layers", file, 0, &out->layers));
-    TSR_TRY(read_count(config, "num_attention_heads", file, 0, &out->heads));
-    TSR_TRY(read_count(config, "num_key_value_heads", file, out->heads, &out->kv_heads));
-    TSR_TRY(read_size(config, "hidden_size", file, 0, &out->dim));
-    TSR_TRY(read_size(config, "intermediate_size", file, 0, &out->ffn));
-    TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
-    TSR_TRY(read_head_dim(config, file, out));
+    TSR_TRY(read_llama_sizes(config, file, out));
     TSR_TRY(read_rope(config, file, &out->rope_theta));
     TSR_TRY(read_positive(config, "rms_norm_eps", file, 1e-6, &out->norm_eps));
     TSR_TRY(read_positive(config, "initializer_range", file, 0.02, &out->init_std));
@@ -141,10 +147,9 @@ static tsr_status read_llama(const json_t *config, const char *file, tsr_llama_c
     return TSR_OK;
 }
 
-static tsr_status read_gpt2(const json_t *config, const char *file, tsr_gpt2_config *out)
+static tsr_status check_gpt2(const json_t *config, const char *file)
 {
     const char *act = NULL;
-    bool tied = true;
 
     TSR_TRY(tsri_json_string_or(config, "activation_function", file, "gelu_new", &act));
     if (strcmp(act, "gelu_new") != 0 && strcmp(act, "gelu_pytorch_tanh") != 0) {
@@ -156,12 +161,26 @@ static tsr_status read_gpt2(const json_t *config, const char *file, tsr_gpt2_con
     TSR_TRY(require_flag(config, "scale_attn_weights", file, true));
     TSR_TRY(require_flag(config, "scale_attn_by_inverse_layer_idx", file, false));
     TSR_TRY(require_flag(config, "add_cross_attention", file, false));
+    return TSR_OK;
+}
+
+static tsr_status read_gpt2_sizes(const json_t *config, const char *file, tsr_gpt2_config *out)
+{
     TSR_TRY(read_count(config, "n_layer", file, 0, &out->layers));
     TSR_TRY(read_count(config, "n_head", file, 0, &out->heads));
     TSR_TRY(read_size(config, "n_embd", file, 0, &out->dim));
     TSR_TRY(read_size(config, "n_inner", file, 4 * out->dim, &out->ffn));
     TSR_TRY(read_size(config, "n_positions", file, 0, &out->positions));
     TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
+    return TSR_OK;
+}
+
+static tsr_status read_gpt2(const json_t *config, const char *file, tsr_gpt2_config *out)
+{
+    bool tied = true;
+
+    TSR_TRY(check_gpt2(config, file));
+    TSR_TRY(read_gpt2_sizes(config, file, out));
     TSR_TRY(read_positive(config, "layer_norm_epsilon", file, 1e-5, &out->norm_eps));
     TSR_TRY(read_positive(config, "initializer_range", file, 0.02, &out->init_std));
     TSR_TRY(tsri_json_bool_or(config, "tie_word_embeddings", file, true, &tied));

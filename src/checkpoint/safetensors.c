@@ -326,44 +326,61 @@ static tsr_status join_path(const char *folder, const char *name, char *out)
     return TSR_OK;
 }
 
-/* Every tensor of the map must be in the file that the map says, and no file may be missing. */
-static tsr_status add_index(tsri_safetensors *st, const char *folder, const char *index_path)
+/* The files that the map names, each once. */
+static tsr_status add_index_files(tsri_safetensors *st, const char *folder, const char *index_path,
+                                  json_t *map)
 {
     char path[PATH_BYTES];
-    json_t *index = NULL;
-    json_t *map = NULL;
     json_t *value = NULL;
     const char *name = NULL;
-    tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_json_load_file(index_path, &index));
-    TSR_TRY_GOTO(status, tsri_json_object(index, "weight_map", index_path, &map), free_index);
     json_object_foreach(map, name, value)
     {
         const char *file = json_string_value(value);
 
         if (file == NULL || file[0] == '\0' || strchr(file, '/') != NULL) {
-            status = TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s wants the name of a file beside it",
-                               index_path, name);
-            goto free_index;
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s wants the name of a file beside it",
+                             index_path, name);
         }
-        TSR_TRY_GOTO(status, join_path(folder, file, path), free_index);
+        TSR_TRY(join_path(folder, file, path));
         if (find_shard(st, path) < 0) {
-            TSR_TRY_GOTO(status, add_file(st, path), free_index);
+            TSR_TRY(add_file(st, path));
         }
     }
-    TSR_TRY_GOTO(status, sort_tensors(st), free_index);
+    return TSR_OK;
+}
+
+/* Every tensor of the map must be in the file that the map says. */
+static tsr_status check_index(const tsri_safetensors *st, const char *folder,
+                              const char *index_path, json_t *map)
+{
+    char path[PATH_BYTES];
+    json_t *value = NULL;
+    const char *name = NULL;
+
     json_object_foreach(map, name, value)
     {
         const tsri_safetensors_tensor *t = tsri_safetensors_find(st, name);
 
-        TSR_TRY_GOTO(status, join_path(folder, json_string_value(value), path), free_index);
+        TSR_TRY(join_path(folder, json_string_value(value), path));
         if (t == NULL || strcmp(st->shards[t->file].path, path) != 0) {
-            status =
-                TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s is not in %s", index_path, name, path);
-            goto free_index;
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s is not in %s", index_path, name, path);
         }
     }
+    return TSR_OK;
+}
+
+static tsr_status add_index(tsri_safetensors *st, const char *folder, const char *index_path)
+{
+    json_t *index = NULL;
+    json_t *map = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_json_load_file(index_path, &index));
+    TSR_TRY_GOTO(status, tsri_json_object(index, "weight_map", index_path, &map), free_index);
+    TSR_TRY_GOTO(status, add_index_files(st, folder, index_path, map), free_index);
+    TSR_TRY_GOTO(status, sort_tensors(st), free_index);
+    TSR_TRY_GOTO(status, check_index(st, folder, index_path, map), free_index);
 free_index:
     json_decref(index);
     return status;

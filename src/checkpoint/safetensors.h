@@ -45,20 +45,19 @@ typedef struct tsri_safetensors_tensor {
  * Tessera does not read; the message names file, tensor and values.
  */
 tsr_status tsri_safetensors_open(const char *path, tsri_safetensors **out);
-void tsri_safetensors_close(tsri_safetensors **file);
+void tsri_safetensors_close(tsri_safetensors **pointer);
 
 /** The path that was opened. */
-const char *tsri_safetensors_path(const tsri_safetensors *file);
-int tsri_safetensors_count(const tsri_safetensors *file);
-const tsri_safetensors_tensor *tsri_safetensors_at(const tsri_safetensors *file, int index);
+const char *tsri_safetensors_path(const tsri_safetensors *st);
+int tsri_safetensors_count(const tsri_safetensors *st);
+const tsri_safetensors_tensor *tsri_safetensors_at(const tsri_safetensors *st, int index);
 /** The tensor called name, or NULL. */
-const tsri_safetensors_tensor *tsri_safetensors_find(const tsri_safetensors *file,
-                                                     const char *name);
+const tsri_safetensors_tensor *tsri_safetensors_find(const tsri_safetensors *st, const char *name);
 
 /** Elements [first, first + count) of the flattened tensor, widened to f32 (f32, bf16, f16, f64).
  */
-tsr_status tsri_safetensors_read_f32(tsri_safetensors *file, const tsri_safetensors_tensor *tensor,
+tsr_status tsri_safetensors_read_f32(tsri_safetensors *st, const tsri_safetensors_tensor *t,
                                      int64_t first, int64_t count, float *out);
 /** The same of an I32 or I64 tensor; TSR_ERR_FORMAT where a value does not fit. */
-tsr_status tsri_safetensors_read_i32(tsri_safetensors *file, const tsri_safetensors_tensor *tensor,
+tsr_status tsri_safetensors_read_i32(tsri_safetensors *st, const tsri_safetensors_tensor *t,
                                      int64_t first, int64_t count, int32_t *out);

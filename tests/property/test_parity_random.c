@@ -228,32 +228,36 @@ typedef struct record {
     float *grad[MAX_PARAMS], *final[MAX_PARAMS]; /* whole tensors of the one-rank run */
 } record;
 
-/* Row by row so that a row's tokens do not depend on the layout. */
+/* Makes the whole micro-batch and keeps this rank's rows, so that no token depends on the layout.
+ */
+static void make_tokens(const tsri_job *job, int step, int micro, int32_t *ids, int32_t *labels)
+{
+    const int vocab = (int)tsri_model_vocab(&job->options.model);
+    const int64_t begin = job->row_begin * job->options.seq;
+    const int64_t end = begin + job->row_count * job->options.seq;
+    chance c = {tsri_rng_key(job->options.seed, 77, (uint64_t)step, (uint64_t)micro), 0};
+
+    for (int64_t at = 0; at < job->options.batch * job->options.seq; at++) {
+        const int id = pick(&c, vocab);
+        const int label = pick(&c, 4) == 0 ? TSR_IGNORE_INDEX : pick(&c, vocab);
+
+        if (at >= begin && at < end) {
+            ids[at - begin] = id;
+            labels[at - begin] = label;
+        }
+    }
+}
+
 static tsr_status write_step(tsri_job *job, int step)
 {
-    const int64_t seq = job->options.seq;
-    const int vocab = (int)tsri_model_vocab(&job->options.model);
-    const size_t count = (size_t)(job->row_count * seq);
+    const size_t count = (size_t)(job->row_count * job->options.seq);
     int32_t *ids = NULL;
     int32_t *labels = NULL;
 
     TSR_TRY(tsri_alloc(count, sizeof(*ids), &ids));
     TSR_TRY(tsri_alloc(count, sizeof(*labels), &labels));
     for (int micro = 0; micro < job->options.micro_batches; micro++) {
-        chance c = {tsri_rng_key(job->options.seed, 77, (uint64_t)step, (uint64_t)micro), 0};
-
-        for (int64_t row = 0; row < job->options.batch; row++) {
-            for (int64_t t = 0; t < seq; t++) {
-                const int64_t at = (row - job->row_begin) * seq + t;
-                const int id = pick(&c, vocab);
-                const int label = pick(&c, 4) == 0 ? TSR_IGNORE_INDEX : pick(&c, vocab);
-
-                if (row >= job->row_begin && row < job->row_begin + job->row_count) {
-                    ids[at] = id;
-                    labels[at] = label;
-                }
-            }
-        }
+        make_tokens(job, step, micro, ids, labels);
         TSR_TRY(tsri_job_write_batch(job, micro, ids, labels));
     }
     tsri_free(&ids);
@@ -310,7 +314,7 @@ static double largest(const float *values, int64_t count)
 {
     double most = 0.0;
 
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; values != NULL && i < count; i++) {
         most = fmax(most, fabs((double)values[i]));
     }
     return most;

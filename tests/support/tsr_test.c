@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 
+#include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -153,6 +154,23 @@ void tsr_test_begin(int rank, int size)
     tsri_set_rank(rank, size);
 }
 
+static int remove_below(const char *path, const struct stat *info, int type, struct FTW *walk)
+{
+    (void)info;
+    (void)type;
+    return walk->level > 0 ? remove(path) : 0;
+}
+
+/* What an earlier run left behind must not be found; the folder itself is where we run. */
+static void empty_scratch(void)
+{
+    const char *folder = getenv("TSR_TEST_SCRATCH");
+
+    if (folder != NULL && tsri_rank() == 0) {
+        (void)nftw(folder, remove_below, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
 static bool is_asked(int argc, char **argv, const char *name)
 {
     for (int i = 1; i < argc; i++) {
@@ -168,6 +186,8 @@ int tsr_test_run(int argc, char **argv, tsr_test_sum sum)
     int passed = 0;
     int failed = 0;
 
+    empty_scratch();
+    (void)sum(0); /* no rank writes before it is empty */
     for (const tsr_test_case *test = tsr_test_cases; test->name != NULL; test++) {
         int all = 0;
 

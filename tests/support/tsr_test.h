@@ -31,7 +31,7 @@ int tsr_test_size(void);
 const char *tsr_test_golden_path(const char *name);
 /** Path inside tests/, likewise. */
 const char *tsr_test_source_path(const char *name);
-/** Path inside a scratch folder that every rank of one run shares and that ends with the run. */
+/** Path inside a scratch folder of this test, empty when it starts and shared by its ranks. */
 const char *tsr_test_scratch_path(const char *name);
 
 /* What the macros call; each returns whether the check held. */

@@ -83,6 +83,15 @@ TSR_CHECKED tsr_status tsr_module_params(tsr_module *module, tsr_param *const **
                                          int *count_out);
 
 /**
+ * Local. Activation checkpointing: keep the inputs of each call of @p module alone and run its
+ * forward again in backward, with the same dropout masks. A unit's parameters are not gathered
+ * again for it.
+ *
+ * Chen et al., "Training deep nets with sublinear memory cost", 2016.
+ */
+TSR_API void tsr_module_set_checkpoint(tsr_module *module, bool on);
+
+/**
  * Run the module's forward. Collective over the mesh.
  *
  * @param in   in_count (<= TSR_MODULE_MAX_IN) dtensors.

@@ -8,6 +8,7 @@
 #include "base/json.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "comm/comm.h"
@@ -16,23 +17,74 @@
 static const tsri_cli_option options[] = {
     {"--mesh", "SPEC", "axes, such as replicate=2,shard=2,tp=2; default: all ranks on shard"},
     {"--preset", "NAME", "ddp, zero1, zero2, fsdp, hsdp or hfsdp; default: hsdp"},
+    {"--sequence-parallel", NULL, "shard activations between blocks along the sequence over tp"},
+    {"--checkpointing", "N", "run every N-th block again in backward; default: 0, none"},
+    {"--reshard", "WHEN", "default, always or never: when gathered parameters go after forward"},
+    {"--prefetch", "N", "units gathered ahead; default: 1"},
     {"--json", NULL, "print the report as JSON"},
     {NULL, NULL, NULL},
 };
 
-static tsri_verify_options read_options(const tsri_cli *cli)
+/* A number from 0 to most, or fallback where the option was not given. */
+static tsr_status read_count(const tsri_cli *cli, const char *name, int fallback, int most,
+                             int *out)
 {
-    return (tsri_verify_options){
+    const char *text = tsri_cli_value(cli, name);
+    char *end = NULL;
+    long value = 0;
+
+    *out = fallback;
+    if (text == NULL) {
+        return TSR_OK;
+    }
+    value = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || value < 0 || value > most) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s %s: wants a number from 0 to %d", name, text, most);
+    }
+    *out = (int)value;
+    return TSR_OK;
+}
+
+static tsr_status read_reshard(const tsri_cli *cli, tsr_reshard *out)
+{
+    static const char *const names[] = {"default", "always", "never"};
+    const char *text = tsri_cli_value(cli, "--reshard");
+
+    *out = TSR_RESHARD_DEFAULT;
+    for (int i = 0; text != NULL && i < 3; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *out = (tsr_reshard)i;
+            return TSR_OK;
+        }
+    }
+    if (text != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "--reshard %s: wants default, always or never", text);
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_options(const tsri_cli *cli, tsri_verify_options *out)
+{
+    int ahead = 0;
+
+    *out = (tsri_verify_options){
         .folder = cli->words[0],
         .mesh = tsri_cli_value(cli, "--mesh"),
         .preset = tsri_cli_value(cli, "--preset"),
+        .sequence_parallel = tsri_cli_has(cli, "--sequence-parallel"),
     };
+    TSR_TRY(read_count(cli, "--checkpointing", 0, 1000, &out->checkpoint_every));
+    TSR_TRY(read_count(cli, "--prefetch", 1, 1000, &ahead));
+    TSR_TRY(read_reshard(cli, &out->reshard));
+    out->prefetch_depth = ahead + 1;
+    return TSR_OK;
 }
 
 static tsr_status check(const tsri_cli *cli)
 {
-    const tsri_verify_options o = read_options(cli);
+    tsri_verify_options o;
 
+    TSR_TRY(read_options(cli, &o));
     TSR_TRY(tsri_verify_check(&o, cli->ranks > 0 ? cli->ranks : 1));
     return TSR_OK;
 }
@@ -93,9 +145,10 @@ static tsr_status print_json(const tsri_verify_report *report, const char *folde
 
 static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
 {
-    const tsri_verify_options o = read_options(cli);
+    tsri_verify_options o;
     tsri_verify_report report;
 
+    TSR_TRY(read_options(cli, &o));
     TSR_TRY(tsri_verify_run(world, &o, &report));
     *ok = report.ok;
     if (!tsr_world_is_speaker(world)) {

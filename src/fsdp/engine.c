@@ -51,7 +51,9 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
         u->engine->seen[u->engine->seen_count++] = u;
     }
     TSR_TRY(tsri_unit_unshard(u));
-    TSR_TRY(tsri_unit_prefetch(u, 1));
+    if (!tsri_tape_in_recompute(tape)) {
+        TSR_TRY(tsri_unit_prefetch(u, 1));
+    }
     TSR_TRY(tsri_unit_await(u));
     if (!tsri_tape_no_grad(tape)) {
         u->calls++;
@@ -93,6 +95,9 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
     const bool last = u->position == u->engine->unit_count - 1;
     const tsr_reshard reshard = u->options.reshard_after_forward;
 
+    if (tsri_tape_in_recompute(tape)) {
+        return TSR_OK; /* its backward comes at once */
+    }
     if (is_root(u)) {
         TSR_TRY(end_forward(u->engine, no_grad));
         return TSR_OK;

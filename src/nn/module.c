@@ -325,18 +325,15 @@ static tsr_status cross(const tsri_border *border, tsr_tape *tape, tsr_dtensor *
     return TSR_OK;
 }
 
-static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
-                              int in_count, tsr_dtensor **out)
+/* The module's forward between its borders; what checkpointing runs twice. */
+static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
+                              tsr_dtensor **out)
 {
-    const tsri_module_hooks *hooks = module->hooks;
+    tsr_module *module = context;
     tsr_dtensor *inputs[TSR_MODULE_MAX_IN];
 
     for (int i = 0; i < in_count; i++) {
         inputs[i] = in[i];
-    }
-    if (hooks != NULL) {
-        TSR_TRY(hooks->before_forward(module->hook_context, tape));
-        TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
     if (in_count > 0) {
         TSR_TRY(cross(&module->in_border, tape, &inputs[0]));
@@ -344,11 +341,33 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
     TSR_TRY(
         module->forward(module->self != NULL ? module->self : module, tape, inputs, in_count, out));
     TSR_TRY(cross(&module->out_border, tape, out));
+    return TSR_OK;
+}
+
+static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
+                              int in_count, tsr_dtensor **out)
+{
+    const tsri_module_hooks *hooks = module->hooks;
+
+    if (hooks != NULL) {
+        TSR_TRY(hooks->before_forward(module->hook_context, tape));
+        TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
+    }
+    if (module->checkpoint) {
+        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count, out));
+    } else {
+        TSR_TRY(run_forward(module, tape, in, in_count, out));
+    }
     if (hooks != NULL) {
         TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
         TSR_TRY(hooks->after_forward(module->hook_context, tape));
     }
     return TSR_OK;
+}
+
+void tsr_module_set_checkpoint(tsr_module *module, bool on)
+{
+    module->checkpoint = on;
 }
 
 tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,

@@ -46,6 +46,7 @@ struct tsr_module {
     const tsri_module_hooks *hooks;    /* NULL: none */
     void *hook_context;
     bool materialized;
+    bool checkpoint; /* backward runs the forward again */
 };
 
 /** Call visit(module, context) for module and all below it, parents first, in order of creation. */

@@ -223,6 +223,8 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
     const bool in_bf16 = p->param_dtype == 2 || (p->param_dtype == 0 && bf16);
 
     out->preset = presets[p->preset];
+    out->sequence_parallel = p->sequence_parallel;
+    out->checkpoint_every = p->activation_checkpointing; /* none 0, block 1, selective 2 */
     out->one_unit = p->units == 1;
     out->no_tp = p->tp_plan == 1;
     out->fsdp = (tsr_fsdp_options){

@@ -41,6 +41,10 @@ static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
 
+    for (int i = 0; o->checkpoint_every > 0 && i < tsri_model_layers(&o->model);
+         i += o->checkpoint_every) {
+        tsr_module_set_checkpoint(tsri_model_layer(&o->model, job->model, i), true);
+    }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
         TSR_TRY(tsr_fully_shard(tsri_model_layer(&o->model, job->model, i), &o->fsdp));

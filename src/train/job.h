@@ -26,6 +26,7 @@ typedef struct tsri_job_options {
     const char *preset;                       /* of tsr_fsdp_preset; NULL: hsdp */
     tsr_fsdp_options fsdp;  /* dtypes, reshard, prefetch; levels are the preset's */
     bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
+    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
     bool one_unit;          /* the whole model is one unit; default: one per block */
     uint64_t seed;
     tsr_optimizer_options optim;
@@ -65,7 +66,7 @@ typedef struct tsri_step_hooks {
 
 /** Collective over the world. Everything up to materialised parameters and an optimizer. */
 tsr_status tsri_job_open(tsr_world *world, const tsri_job_options *options, tsri_job **out);
-void tsri_job_close(tsri_job **job);
+void tsri_job_close(tsri_job **pointer);
 /** This rank's rows [row_count, seq] of micro-batch micro. */
 tsr_status tsri_job_write_batch(tsri_job *job, int micro, const int32_t *ids,
                                 const int32_t *labels);
@@ -87,4 +88,4 @@ void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out);
 /** Write plan.txt: memory by kind, units, collectives by axis. */
-tsr_status tsri_job_write_plan(const tsri_job *dry, FILE *stream);
+tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream);

@@ -148,9 +148,8 @@ static const tsri_option table[] = {
      .type = TSRI_OPTION_BOOL,
      .offset = AT(parallel.sequence_parallel),
      .fallback = "false",
-     .works = "false",
-     .help = "Shard activations between blocks over tp along the sequence. Not in this\n"
-             "version, therefore false."},
+     .help = "Shard activations between blocks over tp along the sequence: norms and sums work\n"
+             "on a part of it, at the same traffic and less memory."},
     {.path = "parallel.reshard_after_forward",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.reshard_after_forward),
@@ -189,8 +188,8 @@ static const tsri_option table[] = {
      .offset = AT(parallel.activation_checkpointing),
      .fallback = "none",
      .choices = "none, block, selective",
-     .works = "none",
-     .help = "What is computed again in backward instead of kept. Only none in this version."},
+     .help = "What is computed again in backward instead of kept. block: every block;\n"
+             "selective: every second one. Parameters are not gathered again for it."},
     {.path = "parallel.offload",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.offload),

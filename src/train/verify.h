@@ -24,6 +24,10 @@ typedef struct tsri_verify_options {
     const char *folder;
     const char *mesh;   /* "replicate=2,shard=2,tp=2"; NULL: every rank on "shard" */
     const char *preset; /* of tsr_fsdp_preset; NULL: hsdp */
+    bool sequence_parallel;
+    int checkpoint_every; /* activation checkpointing of every n-th block; 0: none */
+    tsr_reshard reshard;
+    int prefetch_depth; /* as tsr_fsdp_options: units ahead plus one; 0: default */
     /* For tests of the comparison itself: called where a step's gradients are final, before they
      * are looked at. NULL: nothing. */
     tsr_status (*disturb)(void *context, tsri_job *job, int64_t step);

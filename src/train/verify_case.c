@@ -86,11 +86,10 @@ static tsr_status read_optimizer(verify_case *c, const json_t *run, const char *
     return TSR_OK;
 }
 
-static tsr_status read_run(verify_case *c, const json_t *run, const char *file)
+static tsr_status read_sizes(verify_case *c, const json_t *run, const char *file)
 {
     int64_t steps = 0;
     int64_t micro_batches = 0;
-    int64_t ignore = 0;
 
     TSR_TRY(read_size(run, "steps", file, &steps));
     TSR_TRY(tsri_to_int(steps, "steps", &c->step_count));
@@ -98,6 +97,14 @@ static tsr_status read_run(verify_case *c, const json_t *run, const char *file)
     TSR_TRY(tsri_to_int(micro_batches, "micro_batches", &c->micro_batches));
     TSR_TRY(read_size(run, "batch", file, &c->batch));
     TSR_TRY(read_size(run, "seq", file, &c->seq));
+    return TSR_OK;
+}
+
+static tsr_status read_run(verify_case *c, const json_t *run, const char *file)
+{
+    int64_t ignore = 0;
+
+    TSR_TRY(read_sizes(c, run, file));
     TSR_TRY(tsri_json_bool_or(run, "forward_only", file, false, &c->forward_only));
     TSR_TRY(tsri_json_int_or(run, "ignore_index", file, TSR_IGNORE_INDEX, &ignore));
     if (ignore != TSR_IGNORE_INDEX) {
@@ -202,19 +209,25 @@ free_values:
     return status;
 }
 
-static tsr_status open_tensors(verify_case *c, const char *folder)
+static tsr_status open_tokens(verify_case *c, const char *folder)
 {
     const int64_t ids[4] = {c->step_count, c->micro_batches, c->batch, c->seq};
-    const int64_t logits[3] = {c->batch, c->seq, tsri_model_vocab(&c->spec)};
     char file[PATH_BYTES];
 
-    TSR_TRY(tsri_safetensors_open(folder, &c->weights));
     TSR_TRY(join(folder, "tokens.safetensors", file));
     TSR_TRY(tsri_safetensors_open(file, &c->tokens));
     TSR_TRY(find_tensor(c->tokens, "inputs", ids, 4, &c->inputs));
     TSR_TRY(find_tensor(c->tokens, "labels", ids, 4, &c->labels));
     TSR_TRY(check_tokens(c, c->inputs, false));
     TSR_TRY(check_tokens(c, c->labels, true));
+    return TSR_OK;
+}
+
+static tsr_status open_expect(verify_case *c, const char *folder)
+{
+    const int64_t logits[3] = {c->batch, c->seq, tsri_model_vocab(&c->spec)};
+    char file[PATH_BYTES];
+
     TSR_TRY(join(folder, "expect.safetensors", file));
     TSR_TRY(tsri_safetensors_open(file, &c->expect));
     TSR_TRY(find_tensor(c->expect, "step0_logits", logits, 3, &c->logits));
@@ -240,7 +253,9 @@ tsr_status tsri_verify_open_case(verify_case *c, const tsri_verify_options *opti
     TSR_TRY(read_json(c, options->folder, "train.json", read_run));
     TSR_TRY(read_json(c, options->folder, "expect.json", read_expect));
     TSR_TRY(tsri_hf_read_config(options->folder, &c->spec));
-    TSR_TRY(open_tensors(c, options->folder));
+    TSR_TRY(tsri_safetensors_open(options->folder, &c->weights));
+    TSR_TRY(open_tokens(c, options->folder));
+    TSR_TRY(open_expect(c, options->folder));
     return TSR_OK;
 }
 
@@ -259,7 +274,12 @@ void tsri_verify_job_options(const verify_case *c, const tsri_verify_options *op
         .model = c->spec,
         .axis_count = c->mesh.count,
         .preset = options->preset,
-        .fsdp = {.param_dtype = TSR_F32, .reduce_dtype = TSR_F32},
+        .sequence_parallel = options->sequence_parallel,
+        .checkpoint_every = options->checkpoint_every,
+        .fsdp = {.param_dtype = TSR_F32,
+                 .reduce_dtype = TSR_F32,
+                 .reshard_after_forward = options->reshard,
+                 .prefetch_depth = options->prefetch_depth},
         .optim = c->optim,
         .forward_only = c->forward_only,
         .batch = c->batch,

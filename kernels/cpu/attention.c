@@ -326,6 +326,10 @@ static void backward_scores(const backward *w, const_head q, const_head out, con
         float *ds = w->ds + (r * w->ld);
         float delta = dot(dout.row + (t * dout.stride), out.row + (t * out.stride), args->dim);
         gradient_row(p, ds, hide_tail(p, t + 1), lse[t], delta, args->scale);
+        if (t == 0) { /* one key: p is 1 and ds 0, where rounding would leave dp - delta */
+            p[0] = 1.0F;
+            ds[0] = 0.0F;
+        }
         memset(p + t + 1, 0, (size_t)(width - t - 1) * sizeof *p);
         memset(ds + t + 1, 0, (size_t)(width - t - 1) * sizeof *ds);
     }

@@ -98,15 +98,16 @@ void tsrk_ref_attention(const tsrk_attention *args)
     }
 }
 
-/* p_ij and ds_ij of the rows at iq (queries) and ik (keys). */
-static void probability(const tsrk_attention_bwd *args, double lse, int64_t iq, int64_t ik,
-                        double *p_out, double *ds_out)
+/* p_ij and ds_ij of query t at row iq and the key at row ik. The first query sees one key: ds is 0
+ * exactly, where the rounding of out would be left. */
+static void probability(const tsrk_attention_bwd *args, int64_t t, double lse, int64_t iq,
+                        int64_t ik, double *p_out, double *ds_out)
 {
     double s = (double)args->scale * dot(args->q, iq, args->k, ik, args->dim, args->type);
     double dp = dot(args->dout, iq, args->v, ik, args->dim, args->type);
     double delta = dot(args->dout, iq, args->out, iq, args->dim, args->type);
     *p_out = exp(s - lse);
-    *ds_out = *p_out * (dp - delta);
+    *ds_out = t == 0 ? 0.0 : *p_out * (dp - delta);
 }
 
 static void backward_query(const tsrk_attention_bwd *args, int64_t b, int64_t h, int64_t t)
@@ -121,7 +122,7 @@ static void backward_query(const tsrk_attention_bwd *args, int64_t b, int64_t h,
             int64_t ik = row_of(b, j, kv_head, args->seq, args->kv_heads, args->dim);
             double p;
             double ds;
-            probability(args, lse, iq, ik, &p, &ds);
+            probability(args, t, lse, iq, ik, &p, &ds);
             axpy(acc, ds, args->k, args->type, ik + d, n);
         }
         write_row(args->dq, args->type, iq + d, acc, n, (double)args->scale);
@@ -142,7 +143,7 @@ static void backward_key_lanes(const tsrk_attention_bwd *args, int64_t b, int64_
             double lse = (double)args->lse[(((b * args->heads) + h) * args->seq) + t];
             double p;
             double ds;
-            probability(args, lse, iq, ik, &p, &ds);
+            probability(args, t, lse, iq, ik, &p, &ds);
             axpy(dk, ds, args->q, args->type, iq + d, n);
             axpy(dv, p, args->dout, args->type, iq + d, n);
         }

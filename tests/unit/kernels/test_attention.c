@@ -229,6 +229,38 @@ static void causal(void)
     drop(&b);
 }
 
+/* The first query sees one key, whose probability is 1 whatever its score: no gradient may reach
+ * the score, not even rounding, which Adam would blow up to whole steps. */
+static void check_first_query(const shape *s, void (*run)(data *))
+{
+    data d = make(s, omp_get_max_threads());
+    int64_t row = s->heads * s->dim;
+    run(&d);
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t i = 0; i < row; i++) {
+            CHECK(tsr_array_get(d.array[DQ], s->type, (b * s->seq * row) + i) == 0.0);
+        }
+    }
+    for (int64_t i = 0; s->seq == 1 && i < count_of(s, DK); i++) {
+        CHECK(tsr_array_get(d.array[DK], s->type, i) == 0.0);
+    }
+    CHECK(tsr_array_get(d.array[DV], s->type, 0) != 0.0);
+    drop(&d);
+}
+
+static void first_query_moves_no_score(void)
+{
+    static const shape shapes[] = {
+        {.batch = 5, .seq = 1, .heads = 4, .kv_heads = 2, .dim = 6, .type = TSR_F32},
+        {.batch = 2, .seq = 70, .heads = 4, .kv_heads = 1, .dim = 24, .type = TSR_F32},
+        {.batch = 3, .seq = 1, .heads = 2, .kv_heads = 2, .dim = 8, .type = TSR_BF16},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_first_query(&shapes[i], run_ref);
+        check_first_query(&shapes[i], run_cpu);
+    }
+}
+
 static void threads_do_not_change_bits(void)
 {
     int before = omp_get_max_threads();
@@ -394,6 +426,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"cpu_agrees_with_ref", cpu_agrees_with_ref},
     {"long_rows", long_rows},
     {"causal", causal},
+    {"first_query_moves_no_score", first_query_moves_no_score},
     {"threads_do_not_change_bits", threads_do_not_change_bits},
     {"gradients_are_slopes", gradients_are_slopes},
     {NULL, NULL},

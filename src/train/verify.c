@@ -82,6 +82,14 @@ static void note(double error, int64_t step, double *worst, int64_t *at)
     }
 }
 
+/* A step without a counting token has loss and gradient norm 0, and then wants just that. */
+static double relative(double have, double want)
+{
+    const double error = fabs(have - want);
+
+    return want != 0.0 ? error / fabs(want) : error;
+}
+
 static tsr_status run_steps(replay *r)
 {
     const tsri_step_hooks hooks = {
@@ -95,9 +103,9 @@ static tsr_status run_steps(replay *r)
         TSR_TRY(write_batches(r));
         TSR_TRY(tsri_job_step(r->job, r->step, want->lr, c->clip_norm, &hooks, &have));
         note(fabs(have.tokens - want->tokens), r->step, &r->tokens, &r->tokens_at);
-        note(fabs(have.loss - want->loss) / fabs(want->loss), r->step, &r->loss, &r->loss_at);
+        note(relative(have.loss, want->loss), r->step, &r->loss, &r->loss_at);
         if (!c->forward_only) {
-            note(fabs(have.grad_norm - want->grad_norm) / want->grad_norm, r->step, &r->grad_norm,
+            note(relative(have.grad_norm, want->grad_norm), r->step, &r->grad_norm,
                  &r->grad_norm_at);
         }
     }

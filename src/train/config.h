@@ -100,7 +100,7 @@ typedef struct tsri_config {
  */
 tsr_status tsri_config_load(const char *file, const char *const *words, int count,
                             tsri_config **out);
-void tsri_config_free(tsri_config **config);
+void tsri_config_free(tsri_config **pointer);
 
 /** Find out what the model is; tsri_config_load does. */
 tsr_status tsri_config_read_model(tsri_config *config);

@@ -127,7 +127,11 @@ static tsr_status fill(tsri_data *data, const char *pattern)
         return TSR_RAISE(TSR_ERR_INVALID,
                          "data.path is not given: wants the text to train on, such as data/*.txt");
     }
-    TSR_TRY(find_files(data, pattern));
+    if (access(pattern, F_OK) == 0) {
+        TSR_TRY(add_file(data, pattern)); /* whatever its name holds */
+    } else {
+        TSR_TRY(find_files(data, pattern));
+    }
     data->windows = (data->bytes - 1) / data->seq;
     if (data->windows < 1) {
         return TSR_RAISE(TSR_ERR_INVALID,

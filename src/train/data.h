@@ -27,7 +27,7 @@ typedef struct tsri_data tsri_data;
  * empty, or all of them are shorter than one sequence. Messages name the file.
  */
 tsr_status tsri_data_open(const char *pattern, int64_t seq, uint64_t seed, tsri_data **out);
-void tsri_data_close(tsri_data **data);
+void tsri_data_close(tsri_data **pointer);
 
 int64_t tsri_data_bytes(const tsri_data *data);
 int tsri_data_file_count(const tsri_data *data);

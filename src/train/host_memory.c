@@ -5,29 +5,27 @@
 
 #include "base/base.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The number behind name in file, 0 if there is none ("max"). */
 static size_t read_number(const char *path, const char *name)
 {
+    const size_t length = strlen(name);
     FILE *file = fopen(path, "re");
     char line[256];
-    unsigned long long value = 0;
+    size_t value = 0;
 
-    if (file == NULL) {
-        return 0;
-    }
-    while (fgets(line, sizeof(line), file) != NULL) {
-        const size_t length = strlen(name);
-
-        if (strncmp(line, name, length) == 0 &&
-            sscanf(line + length, "%llu", &value) ==
-                1) { // NOLINT(cert-err34-c): files of the kernel
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, name, length) == 0) {
+            value = (size_t)strtoull(line + length, NULL, 10);
             break;
         }
     }
-    (void)fclose(file);
-    return (size_t)value;
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return value;
 }
 
 /* What is left of this control group's memory; pages of files give way. 0: no limit. */

@@ -90,11 +90,11 @@ static tsr_status check_options(const tsri_job_options *o)
     return TSR_OK;
 }
 
-static tsr_status build(tsri_job *job)
+/* Everything about placements; no memory yet. */
+static tsr_status declare(tsri_job *job)
 {
     const tsri_job_options *o = &job->options;
 
-    TSR_TRY(check_options(o));
     TSR_TRY(tsr_mesh_create(tsr_world_size(job->world), o->axes, o->axis_count, NULL, &job->mesh));
     TSR_TRY(tsr_comm_open(job->world, job->mesh, &o->comm, &job->comm));
     TSR_TRY(tsri_model_create(job->comm, &o->model, &job->model));
@@ -104,6 +104,15 @@ static tsr_status build(tsri_job *job)
     }
     TSR_TRY(tsri_comm_check_axes(job->comm));
     TSR_TRY(apply_fsdp(job));
+    return TSR_OK;
+}
+
+static tsr_status build(tsri_job *job)
+{
+    const tsri_job_options *o = &job->options;
+
+    TSR_TRY(check_options(o));
+    TSR_TRY(declare(job));
     TSR_TRY(tsr_module_materialize(job->model, o->seed));
     TSR_TRY(tsr_module_params(job->model, &job->params, &job->param_count));
     if (!o->forward_only) {
@@ -181,6 +190,14 @@ static tsr_status run_micro_batch(tsri_job *job, int micro, const tsri_step_hook
     return TSR_OK;
 }
 
+static tsr_status update(tsri_job *job, double lr, double clip_norm, tsri_step_result *out)
+{
+    TSR_TRY(tsr_clip_grad_norm(job->optimizer, job->tape, clip_norm));
+    TSR_TRY(tsr_optimizer_step(job->optimizer, lr));
+    TSR_TRY(tsr_grad_norm_read(job->optimizer, &out->grad_norm, &out->skipped));
+    return TSR_OK;
+}
+
 tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_norm,
                          const tsri_step_hooks *hooks, tsri_step_result *out)
 {
@@ -193,9 +210,7 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
         TSR_TRY(hooks->gradients(hooks->context, job));
     }
     if (job->optimizer != NULL) {
-        TSR_TRY(tsr_clip_grad_norm(job->optimizer, job->tape, clip_norm));
-        TSR_TRY(tsr_optimizer_step(job->optimizer, lr));
-        TSR_TRY(tsr_grad_norm_read(job->optimizer, &out->grad_norm, &out->skipped));
+        TSR_TRY(update(job, lr, clip_norm, out));
     }
     TSR_TRY(tsr_step_loss(job->tape, &out->loss));
     TSR_TRY(tsr_step_tokens(job->tape, &out->tokens));

@@ -19,23 +19,23 @@ typedef struct tsri_job_options {
     tsri_model_spec model;
     tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
     int axis_count;
-    const char *tp_axis; /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
-    bool no_tp;          /* no tp plan: tp is an axis like the others */
+    int data_axis_count;                      /* of data_axes; 0: all but the tp axis */
     const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
-    int data_axis_count;                      /* 0: all but the tp axis */
-    const char *preset;                       /* of tsr_fsdp_preset; NULL: hsdp */
-    tsr_fsdp_options fsdp;  /* dtypes, reshard, prefetch; levels are the preset's */
-    bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
-    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
-    bool one_unit;          /* the whole model is one unit; default: one per block */
-    uint64_t seed;
+    const char *tp_axis;   /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
+    const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
+    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
     tsr_optimizer_options optim;
-    bool forward_only; /* no optimizer */
-    int64_t batch;     /* sequences per micro-batch over the whole job */
+    uint64_t seed;
+    int64_t batch; /* sequences per micro-batch over the whole job */
     int64_t seq;
-    int micro_batches; /* 0: 1 */
+    int micro_batches;      /* 0: 1 */
+    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
+    int dry_threads;        /* per rank, that a dry run reckons workspace with; 0: 1 */
+    bool no_tp;             /* no tp plan: tp is an axis like the others */
+    bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
+    bool one_unit;          /* the whole model is one unit; default: one per block */
+    bool forward_only;      /* no optimizer */
     tsr_comm_options comm;
-    int dry_threads; /* per rank, that a dry run reckons workspace with; 0: 1 */
 } tsri_job_options;
 
 typedef struct tsri_job {

@@ -261,7 +261,7 @@ static bool in_range(const tsri_option *o, double value)
 
 static tsr_status read_number(const context *c, const tsri_yaml_node *node, double *out)
 {
-    const char *text = NULL;
+    const char *text = "";
     char *end = NULL;
     double value = 0.0;
 

@@ -15,6 +15,7 @@
 #include "tessera/layout.h"
 #include "tessera/llama.h"
 #include "tessera/mesh.h"
+#include "tessera/mesh_algebra.h"
 #include "tessera/module.h"
 #include "tessera/op.h"
 #include "tessera/optim.h"

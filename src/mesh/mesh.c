@@ -2,30 +2,15 @@
  * Copyright The Tessera authors */
 /**
  * @file mesh.c
- * Grid arithmetic over two tables: the rank of each cell, and the cell of each rank.
+ * Grid arithmetic: coordinates to cells of the root by strides, cells to ranks by two tables.
  *
- * Every query goes rank -> cell -> coordinate and back, so a rank order costs nothing and no
- * function but these two tables knows of it. Immutable after creation.
+ * Every query goes rank -> root cell -> coordinate and back, so a rank order costs nothing and no
+ * function but the root's two tables knows of it. Immutable after creation.
  */
-#include "tessera/mesh.h"
-
-#include "base/base.h"
+#include "mesh_priv.h"
 
 #include <limits.h>
-#include <stdatomic.h>
 #include <string.h>
-
-struct tsr_mesh {
-    atomic_int owners;
-    int world_size;
-    int axis_count;
-    int cell_count;
-    int size[TSR_MESH_MAX_AXES];
-    int stride[TSR_MESH_MAX_AXES];
-    char name[TSR_MESH_MAX_AXES][TSR_MESH_NAME_BYTES];
-    int *rank_of; /* [cell_count] */
-    int *cell_of; /* [world_size]; -1: the rank is outside */
-};
 
 static bool is_name_char(char c)
 {
@@ -61,7 +46,7 @@ static tsr_status check_name(const tsr_mesh_axis *axes, int i)
     return TSR_OK;
 }
 
-static tsr_status check_axes(const tsr_mesh_axis *axes, int axis_count, int *cells_out)
+tsr_status tsri_mesh_check_axes(const tsr_mesh_axis *axes, int axis_count, int *cells_out)
 {
     int64_t cells = 1;
 
@@ -84,7 +69,7 @@ static tsr_status check_axes(const tsr_mesh_axis *axes, int axis_count, int *cel
     return TSR_OK;
 }
 
-static void format_axes(const tsr_mesh_axis *axes, int axis_count, char *text, size_t size)
+void tsri_mesh_format_axes(const tsr_mesh_axis *axes, int axis_count, char *text, size_t size)
 {
     size_t used = 0;
 
@@ -105,33 +90,90 @@ static tsr_status check_fit(int world_size, const tsr_mesh_axis *axes, int axis_
         return TSR_RAISE(TSR_ERR_INVALID, "a mesh over %d ranks, wants at least 1", world_size);
     }
     if (cells > world_size || (cells < world_size && !allow_remainder)) {
-        format_axes(axes, axis_count, text, sizeof(text));
+        tsri_mesh_format_axes(axes, axis_count, text, sizeof(text));
         return TSR_RAISE(TSR_ERR_INVALID, "mesh %s has %d ranks, the job has %d", text, cells,
                          world_size);
     }
     return TSR_OK;
 }
 
-static tsr_status fill_order(tsr_mesh *mesh, const int *rank_order)
+static void release_root(tsri_mesh_root **root)
 {
-    for (int r = 0; r < mesh->world_size; r++) {
-        mesh->cell_of[r] = -1;
+    tsri_mesh_root *old = *root;
+
+    *root = NULL;
+    if (old != NULL && atomic_fetch_sub_explicit(&old->owners, 1, memory_order_acq_rel) == 1) {
+        tsri_free(&old->cell_of);
+        tsri_free(&old->rank_of);
+        tsri_free(&old);
     }
-    for (int cell = 0; cell < mesh->cell_count; cell++) {
+}
+
+static tsr_status fill_order(tsri_mesh_root *root, const int *rank_order)
+{
+    for (int r = 0; r < root->world_size; r++) {
+        root->cell_of[r] = -1;
+    }
+    for (int cell = 0; cell < root->cell_count; cell++) {
         int rank = rank_order != NULL ? rank_order[cell] : cell;
 
-        if (rank < 0 || rank >= mesh->world_size) {
+        if (rank < 0 || rank >= root->world_size) {
             return TSR_RAISE(TSR_ERR_INVALID, "rank order puts rank %d at cell %d, wants 0..%d",
-                             rank, cell, mesh->world_size - 1);
+                             rank, cell, root->world_size - 1);
         }
-        if (mesh->cell_of[rank] >= 0) {
+        if (root->cell_of[rank] >= 0) {
             return TSR_RAISE(TSR_ERR_INVALID, "rank order puts rank %d at cells %d and %d", rank,
-                             mesh->cell_of[rank], cell);
+                             root->cell_of[rank], cell);
         }
-        mesh->cell_of[rank] = cell;
-        mesh->rank_of[cell] = rank;
+        root->cell_of[rank] = cell;
+        root->rank_of[cell] = rank;
     }
     return TSR_OK;
+}
+
+static tsr_status make_root(int world_size, int cells, const int *rank_order, tsri_mesh_root **out)
+{
+    tsr_status status = TSR_OK;
+    tsri_mesh_root *root = NULL;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*root), &root));
+    atomic_init(&root->owners, 1);
+    root->world_size = world_size;
+    root->cell_count = cells;
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)cells, sizeof(int), &root->rank_of), release);
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)world_size, sizeof(int), &root->cell_of), release);
+    TSR_TRY_GOTO(status, fill_order(root, rank_order), release);
+    *out = root;
+    return TSR_OK;
+
+release:
+    release_root(&root);
+    return status;
+}
+
+tsr_status tsri_mesh_new(tsri_mesh_root *root, tsr_mesh **out)
+{
+    TSR_TRY(tsri_alloc(1, sizeof(**out), out));
+    atomic_init(&(*out)->owners, 1);
+    (*out)->cell_count = 1;
+    (void)atomic_fetch_add_explicit(&root->owners, 1, memory_order_relaxed);
+    (*out)->root = root;
+    return TSR_OK;
+}
+
+void tsri_mesh_append(tsr_mesh *mesh, const char *name, const tsri_mesh_factor *factors, int count)
+{
+    const int axis = mesh->axis_count++;
+    int end = mesh->first[axis];
+
+    mesh->size[axis] = 1;
+    memcpy(mesh->name[axis], name, strlen(name) + 1);
+    for (int i = 0; i < count; i++) {
+        mesh->factor[end++] = factors[i];
+        mesh->size[axis] *= factors[i].size;
+    }
+    mesh->first[axis + 1] = end;
+    mesh->cell_count *= mesh->size[axis];
 }
 
 tsr_status tsr_mesh_create(int world_size, const tsr_mesh_axis *axes, int axis_count,
@@ -140,30 +182,26 @@ tsr_status tsr_mesh_create(int world_size, const tsr_mesh_axis *axes, int axis_c
     static const tsr_mesh_options defaults = {0};
     const tsr_mesh_options *opt = options != NULL ? options : &defaults;
     tsr_status status = TSR_OK;
+    tsri_mesh_root *root = NULL;
     tsr_mesh *mesh = NULL;
     int cells = 0;
+    int stride = 0;
 
-    TSR_TRY(check_axes(axes, axis_count, &cells));
+    TSR_TRY(tsri_mesh_check_axes(axes, axis_count, &cells));
     TSR_TRY(check_fit(world_size, axes, axis_count, cells, opt->allow_remainder));
-    TSR_TRY(tsri_alloc(1, sizeof(*mesh), &mesh));
-    atomic_init(&mesh->owners, 1);
-    mesh->world_size = world_size;
-    mesh->axis_count = axis_count;
-    mesh->cell_count = cells;
-    for (int i = axis_count - 1, stride = 1; i >= 0; i--) {
-        mesh->size[i] = axes[i].size;
-        mesh->stride[i] = stride;
-        stride *= axes[i].size;
-        memcpy(mesh->name[i], axes[i].name, strlen(axes[i].name) + 1);
-    }
-    TSR_TRY_GOTO(status, tsri_alloc((size_t)cells, sizeof(int), &mesh->rank_of), release);
-    TSR_TRY_GOTO(status, tsri_alloc((size_t)world_size, sizeof(int), &mesh->cell_of), release);
-    TSR_TRY_GOTO(status, fill_order(mesh, opt->rank_order), release);
-    *out = mesh;
-    return TSR_OK;
+    TSR_TRY(make_root(world_size, cells, opt->rank_order, &root));
+    TSR_TRY_GOTO(status, tsri_mesh_new(root, &mesh), release_root);
+    stride = cells;
+    for (int i = 0; i < axis_count; i++) {
+        const tsri_mesh_factor factor = {axes[i].size, stride / axes[i].size};
 
-release:
-    tsr_mesh_release(&mesh);
+        stride = factor.stride;
+        tsri_mesh_append(mesh, axes[i].name, &factor, factor.size > 1 ? 1 : 0);
+    }
+    *out = mesh;
+
+release_root:
+    release_root(&root);
     return status;
 }
 
@@ -179,8 +217,7 @@ void tsr_mesh_release(tsr_mesh **mesh)
 
     *mesh = NULL;
     if (old != NULL && atomic_fetch_sub_explicit(&old->owners, 1, memory_order_acq_rel) == 1) {
-        tsri_free(&old->cell_of);
-        tsri_free(&old->rank_of);
+        release_root(&old->root);
         tsri_free(&old);
     }
 }
@@ -215,32 +252,73 @@ int tsr_mesh_axis_find(const tsr_mesh *mesh, const char *name)
     return -1;
 }
 
+/* The factor with the largest stride below limit; -1: none. */
+static int next_factor(const tsr_mesh *mesh, int limit)
+{
+    int found = -1;
+
+    for (int f = 0; f < mesh->first[mesh->axis_count]; f++) {
+        if (mesh->factor[f].stride < limit &&
+            (found < 0 || mesh->factor[f].stride > mesh->factor[found].stride)) {
+            found = f;
+        }
+    }
+    return found;
+}
+
+bool tsri_mesh_digits(const tsr_mesh *mesh, int cell, int *digit)
+{
+    int rest = cell - mesh->base;
+
+    if (rest < 0) {
+        return false;
+    }
+    for (int f = next_factor(mesh, INT_MAX); f >= 0;
+         f = next_factor(mesh, mesh->factor[f].stride)) {
+        digit[f] = rest / mesh->factor[f].stride;
+        rest %= mesh->factor[f].stride;
+        if (digit[f] >= mesh->factor[f].size) {
+            return false;
+        }
+    }
+    return rest == 0;
+}
+
 tsr_status tsr_mesh_coord(const tsr_mesh *mesh, int rank, int *coord)
 {
-    int cell = rank < 0 || rank >= mesh->world_size ? -1 : mesh->cell_of[rank];
+    int cell = rank < 0 || rank >= mesh->root->world_size ? -1 : mesh->root->cell_of[rank];
+    int digit[TSRI_MESH_MAX_FACTORS];
 
-    if (cell < 0) {
+    if (cell < 0 || !tsri_mesh_digits(mesh, cell, digit)) {
         return TSR_RAISE(TSR_ERR_INVALID, "rank %d is outside the mesh of %d ranks", rank,
                          mesh->cell_count);
     }
     for (int i = 0; i < mesh->axis_count; i++) {
-        coord[i] = cell / mesh->stride[i] % mesh->size[i];
+        coord[i] = 0;
+        for (int f = mesh->first[i]; f < mesh->first[i + 1]; f++) {
+            coord[i] = coord[i] * mesh->factor[f].size + digit[f];
+        }
     }
     return TSR_OK;
 }
 
 tsr_status tsr_mesh_rank(const tsr_mesh *mesh, const int *coord, int *out)
 {
-    int cell = 0;
+    int cell = mesh->base;
 
     for (int i = 0; i < mesh->axis_count; i++) {
+        int rest = coord[i];
+
         if (coord[i] < 0 || coord[i] >= mesh->size[i]) {
             return TSR_RAISE(TSR_ERR_INVALID, "coordinate %d on mesh axis \"%s\", wants 0..%d",
                              coord[i], mesh->name[i], mesh->size[i] - 1);
         }
-        cell += coord[i] * mesh->stride[i];
+        for (int f = mesh->first[i + 1] - 1; f >= mesh->first[i]; f--) {
+            cell += rest % mesh->factor[f].size * mesh->factor[f].stride;
+            rest /= mesh->factor[f].size;
+        }
     }
-    *out = mesh->rank_of[cell];
+    *out = mesh->root->rank_of[cell];
     return TSR_OK;
 }
 
@@ -260,7 +338,6 @@ tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int ran
                                int *count_out, int *index_out)
 {
     int coord[TSR_MESH_MAX_AXES] = {0};
-    int base = 0;
     int count = 1;
     int index = 0;
 
@@ -273,21 +350,18 @@ tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int ran
         if ((axis_mask >> i & 1U) != 0) {
             count *= mesh->size[i];
             index = index * mesh->size[i] + coord[i];
-        } else {
-            base += coord[i] * mesh->stride[i];
         }
     }
     for (int k = 0; k < count; k++) {
-        int cell = base;
         int rest = k;
 
         for (int i = mesh->axis_count - 1; i >= 0; i--) {
             if ((axis_mask >> i & 1U) != 0) {
-                cell += rest % mesh->size[i] * mesh->stride[i];
+                coord[i] = rest % mesh->size[i];
                 rest /= mesh->size[i];
             }
         }
-        ranks[k] = mesh->rank_of[cell];
+        TSR_TRY(tsr_mesh_rank(mesh, coord, &ranks[k]));
     }
     *count_out = count;
     *index_out = index;
@@ -302,7 +376,7 @@ const char *tsr_mesh_format(const tsr_mesh *mesh, char *buffer, size_t size)
         for (int i = 0; i < mesh->axis_count; i++) {
             axes[i] = (tsr_mesh_axis){mesh->name[i], mesh->size[i]};
         }
-        format_axes(axes, mesh->axis_count, buffer, size);
+        tsri_mesh_format_axes(axes, mesh->axis_count, buffer, size);
     }
     return buffer;
 }

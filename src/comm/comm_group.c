@@ -5,7 +5,8 @@
  * Groups over any set of mesh axes, opened once per set and stream.
  *
  * A set is known by its axes of size > 1 alone, so that asking for "shard" and for "shard+tp" with
- * tp of size 1 gives one group and one row in the ledger.
+ * tp of size 1 gives one group and one row in the ledger. How long each took is in the log at level
+ * info.
  */
 #include "comm_priv.h"
 
@@ -41,6 +42,7 @@ static tsr_status open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kin
 {
     char name[NAME_BYTES];
     comm_group *entry = NULL;
+    const double begin_s = tsri_now_s();
     int size = 0;
     int index = 0;
 
@@ -53,6 +55,8 @@ static tsr_status open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kin
                             tsri_comm_mask_name(comm, axis_mask, name, sizeof(name)),
                             comm->stream[kind], &entry->group));
     comm->group_count++;
+    tsri_log(TSRI_LOG_INFO, "group %s of %d ranks on stream %s opened in %.3f ms", name, size,
+             tsri_stream_name(kind), (tsri_now_s() - begin_s) * 1e3);
     return TSR_OK;
 }
 

@@ -7,6 +7,8 @@
  */
 #include "base/base.h"
 
+#include "tessera/mesh_algebra.h"
+
 #include <string.h>
 
 #include "comm/comm.h"
@@ -298,6 +300,49 @@ static void test_rank_order(void)
     close_bench(&b);
 }
 
+/* Axes made of axes have groups like any other: each rank's part of a sum comes from its group. */
+static void check_made_mesh(tsr_world *world, tsr_mesh *mesh)
+{
+    const bench b = {.world = world, .mesh = mesh};
+    bench opened = b;
+
+    REQUIRE_OK(tsr_comm_open(world, mesh, NULL, &opened.comm));
+    for (unsigned mask = 1; mask < 1U << tsr_mesh_axis_count(mesh); mask++) {
+        check_reduce(&opened, mask, TSRI_SUM);
+    }
+    tsr_comm_release(&opened.comm);
+}
+
+static void test_mesh_algebra(void)
+{
+    const char *const names[] = {"tp", "replicate"};
+    tsr_mesh_axis axes[3];
+    const int count = axes_of(tsr_test_size(), axes);
+    tsr_world *world = NULL;
+    tsr_mesh *mesh = NULL;
+    tsr_mesh *made = NULL;
+    tsr_comm *comm = NULL;
+
+    REQUIRE_OK(tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu"}, &world));
+    REQUIRE_OK(tsr_mesh_create(tsr_test_size(), axes, count, NULL, &mesh));
+    REQUIRE_OK(tsr_mesh_flatten(mesh, names, 2, "both", &made));
+    check_made_mesh(world, made);
+    tsr_mesh_release(&made);
+    REQUIRE_OK(tsr_mesh_split(mesh, "replicate",
+                              (tsr_mesh_axis[]){{"one", 1}, {"rest", axes[0].size}}, 2, &made));
+    check_made_mesh(world, made);
+    tsr_mesh_release(&made);
+    REQUIRE_OK(tsr_mesh_slice(mesh, names, 2, tsr_test_rank(), &made));
+    if (tsr_mesh_cell_count(made) < tsr_test_size()) {
+        CHECK_STATUS(TSR_ERR_INVALID, tsr_comm_open(world, made, NULL, &comm));
+    } else {
+        check_made_mesh(world, made);
+    }
+    tsr_mesh_release(&made);
+    tsr_mesh_release(&mesh);
+    tsr_world_close(&world);
+}
+
 static void check_rejected(tsr_status status, const char *words)
 {
     CHECK_EQ(status, TSR_ERR_INVALID);
@@ -393,6 +438,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"order_disagrees", test_order_disagrees},
     {"mesh_of_another_size", test_mesh_of_another_size},
     {"rank_order", test_rank_order},
+    {"mesh_algebra", test_mesh_algebra},
     {"claims", test_claims},
     {"data_axes", test_data_axes},
     {"simulated", test_simulated},

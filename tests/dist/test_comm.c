@@ -303,14 +303,13 @@ static void test_rank_order(void)
 /* Axes made of axes have groups like any other: each rank's part of a sum comes from its group. */
 static void check_made_mesh(tsr_world *world, tsr_mesh *mesh)
 {
-    const bench b = {.world = world, .mesh = mesh};
-    bench opened = b;
+    bench made = {.world = world, .mesh = mesh};
 
-    REQUIRE_OK(tsr_comm_open(world, mesh, NULL, &opened.comm));
+    REQUIRE_OK(tsr_comm_open(world, mesh, NULL, &made.comm));
     for (unsigned mask = 1; mask < 1U << tsr_mesh_axis_count(mesh); mask++) {
-        check_reduce(&opened, mask, TSRI_SUM);
+        check_reduce(&made, mask, TSRI_SUM);
     }
-    tsr_comm_release(&opened.comm);
+    tsr_comm_release(&made.comm);
 }
 
 static void test_mesh_algebra(void)

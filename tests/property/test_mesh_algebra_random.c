@@ -74,10 +74,14 @@ static int cell_at(const table *t, const int *coord)
 static void random_order(chance *c, int *order, int count)
 {
     for (int i = 0; i < count; i++) {
+        order[i] = i;
+    }
+    for (int i = count - 1; i > 0; i--) {
         const int j = pick(c, i + 1);
+        const int other = order[j];
 
-        order[i] = order[j];
-        order[j] = i;
+        order[j] = order[i];
+        order[i] = other;
     }
 }
 

@@ -101,8 +101,11 @@ static int run_help(const tsri_cli_command *const *commands, int argc, char **ar
 }
 
 /* In the process that the user started. */
-static int start(const tsri_cli *cli, int argc, char **argv)
+static int start(tsri_cli *cli, int argc, char **argv)
 {
+    if (cli->ranks == 0 && cli->command->ranks != NULL) {
+        cli->ranks = cli->command->ranks(cli);
+    }
     if (cli->command->check != NULL && cli->command->check(cli) != TSR_OK) {
         return complain(false);
     }

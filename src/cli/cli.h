@@ -37,7 +37,8 @@ typedef struct tsri_cli_command {
     int words_min, words_max; /* words that are no options; words_max -1: any number */
     bool launches;            /* takes -n and --hosts */
     tsr_status (*check)(const tsri_cli *cli); /* NULL: nothing to see beforehand */
-    int (*run)(const tsri_cli *cli);          /* returns the exit status */
+    int (*ranks)(const tsri_cli *cli); /* ranks where -n was not given; NULL or 0: this process */
+    int (*run)(const tsri_cli *cli);   /* returns the exit status */
 } tsri_cli_command;
 
 /** A command line, understood. Strings are argv's. */

@@ -21,6 +21,7 @@ static const tsri_cli_option options[] = {
     {"--checkpointing", "N", "run every N-th block again in backward; default: 0, none"},
     {"--reshard", "WHEN", "default, always or never: when gathered parameters go after forward"},
     {"--prefetch", "N", "units gathered ahead; default: 1"},
+    {"--random", "SEED", "draw ranks (where -n is not given), mesh, preset and options"},
     {"--json", NULL, "print the report as JSON"},
     {NULL, NULL, NULL},
 };
@@ -63,9 +64,26 @@ static tsr_status read_reshard(const tsri_cli *cli, tsr_reshard *out)
     return TSR_OK;
 }
 
-static tsr_status read_options(const tsri_cli *cli, tsri_verify_options *out)
+enum {
+    MESH_BYTES = 96,
+    MAX_SEED = 1000000000
+};
+
+static int random_ranks(const tsri_cli *cli)
+{
+    int seed = 0;
+
+    if (!tsri_cli_has(cli, "--random") ||
+        read_count(cli, "--random", 0, MAX_SEED, &seed) != TSR_OK) {
+        return 0; /* what is wrong with it check() says */
+    }
+    return tsri_verify_draw_ranks((uint64_t)seed);
+}
+
+static tsr_status read_options(const tsri_cli *cli, int ranks, tsri_verify_options *out, char *mesh)
 {
     int ahead = 0;
+    int seed = 0;
 
     *out = (tsri_verify_options){
         .folder = cli->words[0],
@@ -77,15 +95,21 @@ static tsr_status read_options(const tsri_cli *cli, tsri_verify_options *out)
     TSR_TRY(read_count(cli, "--prefetch", 1, 1000, &ahead));
     TSR_TRY(read_reshard(cli, &out->reshard));
     out->prefetch_depth = ahead + 1;
+    if (tsri_cli_has(cli, "--random")) {
+        TSR_TRY(read_count(cli, "--random", 0, MAX_SEED, &seed));
+        TSR_TRY(tsri_verify_draw((uint64_t)seed, ranks, out, mesh, MESH_BYTES));
+    }
     return TSR_OK;
 }
 
 static tsr_status check(const tsri_cli *cli)
 {
+    const int ranks = cli->ranks > 0 ? cli->ranks : 1;
+    char mesh[MESH_BYTES];
     tsri_verify_options o;
 
-    TSR_TRY(read_options(cli, &o));
-    TSR_TRY(tsri_verify_check(&o, cli->ranks > 0 ? cli->ranks : 1));
+    TSR_TRY(read_options(cli, ranks, &o, mesh));
+    TSR_TRY(tsri_verify_check(&o, ranks));
     return TSR_OK;
 }
 
@@ -145,10 +169,21 @@ static tsr_status print_json(const tsri_verify_report *report, const char *folde
 
 static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
 {
+    char mesh[MESH_BYTES];
     tsri_verify_options o;
     tsri_verify_report report;
 
-    TSR_TRY(read_options(cli, &o));
+    TSR_TRY(read_options(cli, tsr_world_size(world), &o, mesh));
+    if (tsri_cli_has(cli, "--random") && tsr_world_is_speaker(world) &&
+        !tsri_cli_has(cli, "--json")) {
+        static const char *const reshard[] = {"default", "always", "never"};
+
+        (void)printf("drawn: -n %d --mesh %s --preset %s --checkpointing %d --reshard %s "
+                     "--prefetch %d%s\n",
+                     tsr_world_size(world), o.mesh, o.preset, o.checkpoint_every,
+                     reshard[o.reshard], o.prefetch_depth - 1,
+                     o.sequence_parallel ? " --sequence-parallel" : "");
+    }
     TSR_TRY(tsri_verify_run(world, &o, &report));
     *ok = report.ok;
     if (!tsr_world_is_speaker(world)) {
@@ -194,5 +229,6 @@ const tsri_cli_command tsri_command_verify = {
     .words_max = 1,
     .launches = true,
     .check = check,
+    .ranks = random_ranks,
     .run = run,
 };

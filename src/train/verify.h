@@ -54,6 +54,17 @@ typedef struct tsri_verify_report {
     bool ok; /* every row is */
 } tsri_verify_report;
 
+/** Local. Number of ranks, 1..8, that belongs to seed. */
+int tsri_verify_draw_ranks(uint64_t seed);
+
+/**
+ * Local. Draw mesh, preset and options for ranks ranks from seed, the same on every rank.
+ * options->folder is given; mesh[size] receives the mesh's text, to which options->mesh then
+ * points.
+ */
+tsr_status tsri_verify_draw(uint64_t seed, int ranks, tsri_verify_options *options, char *mesh,
+                            size_t size);
+
 /**
  * Local. Everything that can be seen before ranks start: the case's files, shapes and tokens, the
  * mesh, and the whole job in a dry run as one of ranks ranks.

@@ -171,6 +171,7 @@ typedef struct tsri_device_options {
     int threads;            /* 0: cores / local ranks, at least 1 */
     double timeout_s;       /* 0: 600 */
     const char *sim_target; /* sim only: backend whose kernel table gives the workspace sizes */
+    const char *transport;  /* cpu only: "auto" or "mpi"; NULL: TSR_CPU_TRANSPORT, else "auto" */
 } tsri_device_options;
 
 struct tsr_backend {

@@ -246,8 +246,9 @@ void tsri_cpu_release(tsr_buffer *buffer);
 void tsri_cpu_touched(tsri_cpu_device *device, tsri_cpu_peer *peer, size_t bytes);
 
 /* ---- peers.c ---- */
-/** Make this rank's segments and map those of the node. Collective over the world. */
-tsr_status tsri_cpu_peers_open(tsri_cpu_device *device);
+/** Make this rank's segments and map those of the node, if the transport asked for (NULL: that of
+ *  the environment) allows. Collective over the world. */
+tsr_status tsri_cpu_peers_open(tsri_cpu_device *device, const char *asked);
 void tsri_cpu_peers_close(tsri_cpu_device *device);
 bool tsri_cpu_peer_alive(const tsri_cpu_peer *peer);
 

@@ -163,16 +163,17 @@ static tsr_status meet(tsri_cpu_device *device, const hello *all)
     return status;
 }
 
-static tsr_status transport(int32_t *wants_mpi_out)
+static tsr_status transport(const char *asked, int32_t *wants_mpi_out)
 {
-    const char *text = getenv("TSR_CPU_TRANSPORT");
+    const char *text = asked != NULL ? asked : getenv("TSR_CPU_TRANSPORT");
 
     *wants_mpi_out = 0;
     if (text == NULL || *text == '\0' || strcmp(text, "auto") == 0) {
         return TSR_OK;
     }
     if (strcmp(text, "mpi") != 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "TSR_CPU_TRANSPORT is \"%s\", not auto or mpi", text);
+        return TSR_RAISE(TSR_ERR_INVALID, "%s is \"%s\", not auto or mpi",
+                         asked != NULL ? "transport" : "TSR_CPU_TRANSPORT", text);
     }
     *wants_mpi_out = 1;
     return TSR_OK;
@@ -189,12 +190,12 @@ static void fill_self(tsri_cpu_device *device)
 }
 
 /* All ranks take part to the end even if they failed, so that none waits for one that left. */
-static tsr_status exchange(tsri_cpu_device *device, const tsri_boot_info *info)
+static tsr_status exchange(tsri_cpu_device *device, const char *asked, const tsri_boot_info *info)
 {
     hello *all = NULL;
     hello mine = {.node = info->node, .pid = getpid()};
 
-    tsr_status status = transport(&mine.wants_mpi);
+    tsr_status status = transport(asked, &mine.wants_mpi);
     if (status == TSR_OK) {
         status = make_segments(device, info->local_size);
     }
@@ -220,7 +221,7 @@ static tsr_status exchange(tsri_cpu_device *device, const tsri_boot_info *info)
     return status;
 }
 
-tsr_status tsri_cpu_peers_open(tsri_cpu_device *device)
+tsr_status tsri_cpu_peers_open(tsri_cpu_device *device, const char *asked)
 {
     int32_t wants_mpi = 0;
 
@@ -228,9 +229,9 @@ tsr_status tsri_cpu_peers_open(tsri_cpu_device *device)
         device->peer[r].pidfd = -1;
     }
     if (device->world > 1) {
-        return exchange(device, tsri_boot_get_info());
+        return exchange(device, asked, tsri_boot_get_info());
     }
-    TSR_TRY(transport(&wants_mpi));
+    TSR_TRY(transport(asked, &wants_mpi));
     TSR_TRY(make_segments(device, 1));
     fill_self(device);
     device->shared = true;

@@ -250,8 +250,8 @@ static tsr_status check_together(const tsri_config *config)
     if (t->batch % t->micro_batches != 0) {
         return TSR_RAISE(TSR_ERR_INVALID,
                          "%s: train.batch is %lld, which %lld micro-batches do not divide",
-                         config->is_set[row] ? place_text(&config->place[row], text) : config->file,
-                         (long long)t->batch, (long long)t->micro_batches);
+                         place_text(&config->place[row], text), (long long)t->batch,
+                         (long long)t->micro_batches);
     }
     if (t->min_lr > t->lr) {
         return TSR_RAISE(TSR_ERR_INVALID, "train.min_lr is %g, above train.lr, which is %g",

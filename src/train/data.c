@@ -248,9 +248,9 @@ static tsr_status read_from(tsri_data *data, int index, int64_t offset, int64_t 
                              strerror(errno));
         }
         if (got == 0) {
-            return TSR_RAISE(TSR_ERR_IO, "data file %s ends at byte %lld, it had %lld before",
-                             data->files[index].path, (long long)offset,
-                             (long long)data->files[index].bytes);
+            return TSR_RAISE(
+                TSR_ERR_IO, "data file %s has no byte %lld any more, it had %lld bytes",
+                data->files[index].path, (long long)offset, (long long)data->files[index].bytes);
         }
         out += got;
         offset += got;

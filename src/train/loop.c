@@ -387,15 +387,21 @@ static void note_step(training *t, const tsri_step_result *result)
     }
 }
 
+/* Some print the sign of what is no number. */
+static double without_sign(double value)
+{
+    return isnan(value) ? fabs(value) : value;
+}
+
 static tsr_status check_finite(const training *t, const tsri_step_result *result)
 {
     if (isfinite(result->loss) && isfinite(result->grad_norm) && !result->skipped) {
         return TSR_OK;
     }
-    return TSR_RAISE(TSR_ERR_STATE,
-                     "step %lld: loss %g, gradient norm %g: not finite; %s, and training ends",
-                     (long long)t->step + 1, result->loss, result->grad_norm,
-                     result->skipped ? "the update was skipped" : "the loss overflowed");
+    return TSR_RAISE(
+        TSR_ERR_STATE, "step %lld: loss %g, gradient norm %g: not finite; %s, and training ends",
+        (long long)t->step + 1, without_sign(result->loss), without_sign(result->grad_norm),
+        result->skipped ? "the update was skipped" : "the loss overflowed");
 }
 
 static void trace_step(training *t)

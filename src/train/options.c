@@ -13,6 +13,7 @@
 #include "train/mesh_text.h"
 
 enum {
+    MOST_KEYS = 128,
     MAX_CHOICES = 16,
     WORD_BYTES = 48,
     PLACE_BYTES = 512,
@@ -44,24 +45,38 @@ static const char *place_text(const tsri_option_place *place, char *text)
     return text;
 }
 
-/* The row whose name, without its section, is nearest to that of path. */
-static const char *nearest_name(const char *path)
+static const char *name_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    return dot != NULL ? dot + 1 : path;
+}
+
+/* The key that path was meant to be: one of that name in another section, else the nearest whole
+ * path, else the nearest name. NULL: none is near. */
+static const char *find_near(const char *path)
 {
     int count = 0;
     const tsri_option *table = tsri_options(&count);
-    const char *names[128];
-    const char *dot = strrchr(path, '.');
+    const char *paths[MOST_KEYS];
+    const char *names[MOST_KEYS];
     const char *near = NULL;
 
-    for (int i = 0; i < count; i++) {
-        const char *end = strrchr(table[i].path, '.');
-
-        names[i] = end != NULL ? end + 1 : table[i].path;
+    for (int i = 0; i < count && i < MOST_KEYS; i++) {
+        paths[i] = table[i].path;
+        names[i] = name_of(table[i].path);
+        if (strcmp(names[i], name_of(path)) == 0) {
+            return paths[i];
+        }
     }
-    near = tsri_nearest(dot != NULL ? dot + 1 : path, names, count);
-    for (int i = 0; i < count; i++) {
+    near = tsri_nearest(path, paths, count);
+    if (near != NULL) {
+        return near;
+    }
+    near = tsri_nearest(name_of(path), names, count);
+    for (int i = 0; near != NULL && i < count; i++) {
         if (names[i] == near) {
-            return table[i].path;
+            return paths[i];
         }
     }
     return NULL;
@@ -69,19 +84,9 @@ static const char *nearest_name(const char *path)
 
 tsr_status tsri_option_raise_unknown(const tsri_option_place *place, const char *path)
 {
-    int count = 0;
-    const tsri_option *table = tsri_options(&count);
-    const char *names[128];
-    const char *near = NULL;
+    const char *near = find_near(path);
     char text[PLACE_BYTES];
 
-    for (int i = 0; i < count; i++) {
-        names[i] = table[i].path;
-    }
-    near = tsri_nearest(path, names, count);
-    if (near == NULL) {
-        near = nearest_name(path);
-    }
     return TSR_RAISE(TSR_ERR_INVALID, "%s: unknown key \"%s\"%s%s%s", place_text(place, text), path,
                      near != NULL ? "; the nearest is \"" : "; `tessera config` lists all",
                      near != NULL ? near : "", near != NULL ? "\"" : "");

@@ -8,10 +8,10 @@
  * cpu (kernels/cpu) is OpenMP and SIMD; cuda (kernels/cuda) is .cu. A table starts as a copy of
  * ref and is overwritten by what exists. Only backends call kernels.
  *
- * Conventions. Arrays are row-major and contiguous unless a stride is given. Activations are f32
- * or bf16 (field type); statistics, parameters' gradients in reduce dtype and optimizer state are
- * f32 unless said otherwise; accumulation is f32 or wider (ref: double). Any count may be 0; such
- * a call writes only what its definition still defines (a sum over nothing is 0). "accumulate"
+ * Conventions. Arrays are row-major and contiguous unless a stride is given. Activations are f32,
+ * bf16 or f16 (field type); statistics, parameters' gradients in reduce dtype and optimizer state
+ * are f32 unless said otherwise; accumulation is f32 or wider (ref: double). Any count may be 0;
+ * such a call writes only what its definition still defines (a sum over nothing is 0). "accumulate"
  * means out += result, else out = result. Pointers do not overlap unless said otherwise.
  * Kernels never allocate: scratch comes as workspace, whose size tsrk_workspace() gives as a pure
  * function of the arguments' sizes and types (pointers are not looked at).
@@ -26,7 +26,8 @@
 
 /** c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n].
  *  a is [m, k] with row stride lda, or [k, m] if trans_a; b is [k, n], or [n, k] if trans_b.
- *  bias may be NULL; it is added once (never scaled). k == 0 gives 0 (+ bias). f32 or bf16 each. */
+ *  bias may be NULL; it is added once (never scaled). k == 0 gives 0 (+ bias). f32, bf16 or f16
+ * each. */
 typedef struct tsrk_matmul {
     const void *a;
     const void *b;
@@ -39,8 +40,7 @@ typedef struct tsrk_matmul {
     bool trans_a, trans_b, accumulate;
 } tsrk_matmul;
 
-/** out [cols] (+)= sum over rows of x [rows, cols]. Bias gradients. x f32 or bf16, out f32 or bf16.
- */
+/** out [cols] (+)= sum over rows of x [rows, cols]. Bias gradients. x and out f32, bf16 or f16. */
 typedef struct tsrk_col_sum {
     const void *x;
     void *out;

@@ -8,7 +8,7 @@
  * S = scale Q K^T over the keys that its last row sees, a masked softmax of its rows, out = P V;
  * saves lse. Backward computes P anew from lse: dV += P^T dO, dP = dO V^T, dS = P (dP - D) scale,
  * dQ = dS K, dK += dS^T Q. 4 and 10 flops per visible (query, key) pair and element of dim, nearly
- * all in gemm; f32 throughout, bf16 heads are converted in the thread's workspace.
+ * all in gemm; f32 throughout, bf16 and f16 heads are converted in the thread's workspace.
  *
  * A thread takes whole heads (forward) or a kv head with all its query heads (backward), so no sum
  * crosses threads and every order is fixed.
@@ -55,7 +55,7 @@ static int64_t head_offset(int64_t b, int64_t h, int64_t seq, int64_t heads, int
 static const_head read_head(const void *x, tsr_dtype type, int64_t offset, int64_t seq,
                             int64_t stride, int64_t dim, float *buffer)
 {
-    if (type != TSR_BF16) {
+    if (!tsrk_cpu_is_half(type)) {
         return (const_head){(const float *)x + offset, stride};
     }
     for (int64_t t = 0; t < seq; t++) {
@@ -68,7 +68,7 @@ static const_head read_head(const void *x, tsr_dtype type, int64_t offset, int64
 static head build_head(void *x, tsr_dtype type, int64_t offset, int64_t stride, int64_t dim,
                        float *buffer)
 {
-    if (type != TSR_BF16) {
+    if (!tsrk_cpu_is_half(type)) {
         return (head){(float *)x + offset, stride};
     }
     return (head){buffer, dim};
@@ -78,7 +78,7 @@ static head build_head(void *x, tsr_dtype type, int64_t offset, int64_t stride, 
 static void write_rows(void *x, tsr_dtype type, int64_t offset, int64_t rows, int64_t stride,
                        int64_t dim, head from)
 {
-    for (int64_t t = 0; type == TSR_BF16 && t < rows; t++) {
+    for (int64_t t = 0; tsrk_cpu_is_half(type) && t < rows; t++) {
         tsrk_cpu_store(x, type, offset + (t * stride), from.row + (t * from.stride), dim);
     }
 }
@@ -198,7 +198,8 @@ static int64_t forward_floats(const tsrk_attention *args)
 {
     int64_t whole = round_up(args->seq * args->dim);
     int64_t floats = QUERIES * score_stride(args->seq);
-    return floats + (args->type == TSR_BF16 ? (3 * whole) + round_up(QUERIES * args->dim) : 0);
+    return floats +
+           (tsrk_cpu_is_half(args->type) ? (3 * whole) + round_up(QUERIES * args->dim) : 0);
 }
 
 size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads)
@@ -303,7 +304,8 @@ static int64_t backward_floats(const tsrk_attention_bwd *args)
 {
     int64_t whole = round_up(args->seq * args->dim);
     int64_t floats = (int64_t)2 * QUERIES * score_stride(args->seq);
-    return floats + (args->type == TSR_BF16 ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
+    return floats +
+           (tsrk_cpu_is_half(args->type) ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
 }
 
 size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads)

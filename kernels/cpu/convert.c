@@ -6,9 +6,17 @@
  *
  * Idea: row functions work on f32 alone and convert a chunk that stays in L1, so that no kernel
  * needs a variant per type. bf16 <-> f32 is a shift and an integer rounding, which every
- * instruction set has.
+ * instruction set has. f16 goes through F16C where the processor has it; the integer form gives the
+ * same bits.
  */
 #include "kernels/cpu/cpu_priv.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#    include <immintrin.h>
+#    define HAS_F16C 1
+#else
+#    define HAS_F16C 0
+#endif
 
 TSRK_CLONES static void widen(float *restrict out, const uint16_t *restrict x, int64_t n)
 {
@@ -34,6 +42,71 @@ TSRK_CLONES static void narrow_add(uint16_t *restrict out, const float *restrict
     }
 }
 
+TSRK_CLONES static void widen_f16(float *restrict out, const uint16_t *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = tsrk_cpu_from_f16(x[i]);
+    }
+}
+
+TSRK_CLONES static void narrow_f16(uint16_t *restrict out, const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = tsrk_cpu_to_f16(x[i]);
+    }
+}
+
+#if HAS_F16C
+/* Whole vectors; returns how many elements they were. */
+__attribute__((target("avx,f16c"))) static int64_t widen_f16c(float *out, const uint16_t *x,
+                                                              int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i half;
+        memcpy(&half, x + i, sizeof half);
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
+    }
+    return i;
+}
+
+__attribute__((target("avx,f16c"))) static int64_t narrow_f16c(uint16_t *out, const float *x,
+                                                               int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+        memcpy(out + i, &half, sizeof half);
+    }
+    return i;
+}
+
+static bool has_f16c(void)
+{
+    return __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+}
+#endif
+
+static void load_f16(float *out, const uint16_t *x, int64_t n)
+{
+    int64_t done = 0;
+#if HAS_F16C
+    done = has_f16c() ? widen_f16c(out, x, n) : 0;
+#endif
+    widen_f16(out + done, x + done, n - done);
+}
+
+static void store_f16(uint16_t *out, const float *x, int64_t n)
+{
+    int64_t done = 0;
+#if HAS_F16C
+    done = has_f16c() ? narrow_f16c(out, x, n) : 0;
+#endif
+    narrow_f16(out + done, x + done, n - done);
+}
+
 TSRK_CLONES static void add(float *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
@@ -42,10 +115,23 @@ TSRK_CLONES static void add(float *restrict out, const float *restrict x, int64_
     }
 }
 
+static void store_add_f16(uint16_t *out, const float *x, int64_t n)
+{
+    float sum[TSRK_CPU_CHUNK];
+    for (int64_t i = 0; i < n; i += TSRK_CPU_CHUNK) {
+        int64_t part = n - i < TSRK_CPU_CHUNK ? n - i : TSRK_CPU_CHUNK;
+        load_f16(sum, out + i, part);
+        add(sum, x + i, part);
+        store_f16(out + i, sum, part);
+    }
+}
+
 void tsrk_cpu_load(float *out, const void *array, tsr_dtype type, int64_t i, int64_t n)
 {
     if (type == TSR_BF16) {
         widen(out, (const uint16_t *)array + i, n);
+    } else if (type == TSR_F16) {
+        load_f16(out, (const uint16_t *)array + i, n);
     } else {
         memcpy(out, (const float *)array + i, (size_t)n * sizeof *out);
     }
@@ -55,6 +141,8 @@ void tsrk_cpu_store(void *array, tsr_dtype type, int64_t i, const float *x, int6
 {
     if (type == TSR_BF16) {
         narrow((uint16_t *)array + i, x, n);
+    } else if (type == TSR_F16) {
+        store_f16((uint16_t *)array + i, x, n);
     } else {
         memmove((float *)array + i, x, (size_t)n * sizeof *x);
     }
@@ -64,6 +152,8 @@ void tsrk_cpu_store_add(void *array, tsr_dtype type, int64_t i, const float *x, 
 {
     if (type == TSR_BF16) {
         narrow_add((uint16_t *)array + i, x, n);
+    } else if (type == TSR_F16) {
+        store_add_f16((uint16_t *)array + i, x, n);
     } else {
         add((float *)array + i, x, n);
     }

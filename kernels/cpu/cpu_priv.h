@@ -96,31 +96,79 @@ static inline uint16_t tsrk_cpu_to_bf16(float value)
     return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
 }
 
-/** Address of element i of an f32 or bf16 array. */
+static inline float tsrk_cpu_from_f16(uint16_t value)
+{
+    /* The exponent moves by 112 in a product, which also brings subnormals to normal form. */
+    uint32_t bits = (value & 0x7fffU) << 13;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    wide *= 0x1p112F;
+    memcpy(&bits, &wide, sizeof bits);
+    bits |= bits >= 0x47800000U ? 0x7f800000U : 0U; /* infinity and NaN */
+    bits |= bits > 0x7f800000U ? 0x400000U : 0U;    /* quiet, as processors make it */
+    bits |= (uint32_t)(value & 0x8000U) << 16;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+/** Round to nearest even; above 65519 infinity; a NaN stays one. */
+static inline uint16_t tsrk_cpu_to_f16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t sign = (bits >> 16) & 0x8000U;
+    bits &= 0x7fffffffU;
+    /* Below 2^-14: the sum with 0.5 has the subnormal's bits last, rounded by the addition. */
+    float small;
+    memcpy(&small, &bits, sizeof small);
+    small += 0.5F;
+    uint32_t subnormal;
+    memcpy(&subnormal, &small, sizeof subnormal);
+    subnormal -= 0x3f000000U;
+    uint32_t normal = (bits + 0xfffU + ((bits >> 13) & 1U) - (112U << 23)) >> 13;
+    uint32_t out = bits < 0x38800000U ? subnormal : normal;
+    out = bits >= 0x47800000U ? 0x7c00U : out;
+    out = bits > 0x7f800000U ? 0x7e00U | ((bits >> 13) & 0x3ffU) : out;
+    return (uint16_t)(out | sign);
+}
+
+/** Whether elements are stored in 16 bits and computed on in f32. */
+static inline bool tsrk_cpu_is_half(tsr_dtype type)
+{
+    return type == TSR_BF16 || type == TSR_F16;
+}
+
+/** Bytes of an element of an f32, bf16 or f16 array. */
+static inline size_t tsrk_cpu_size(tsr_dtype type)
+{
+    return tsrk_cpu_is_half(type) ? 2U : 4U;
+}
+
+/** Address of element i of an f32, bf16 or f16 array. */
 static inline const void *tsrk_cpu_at(const void *array, tsr_dtype type, int64_t i)
 {
-    return (const char *)array + ((size_t)i * (type == TSR_BF16 ? 2U : 4U));
+    return (const char *)array + ((size_t)i * tsrk_cpu_size(type));
 }
 
 static inline void *tsrk_cpu_at_mut(void *array, tsr_dtype type, int64_t i)
 {
-    return (char *)array + ((size_t)i * (type == TSR_BF16 ? 2U : 4U));
+    return (char *)array + ((size_t)i * tsrk_cpu_size(type));
 }
 
 /* ---- convert.c: contiguous runs, SIMD, one thread ---- */
 
-/** out [n] f32 = elements i .. i + n of array (f32 or bf16). */
+/** out [n] f32 = elements i .. i + n of array (f32, bf16 or f16). */
 void tsrk_cpu_load(float *out, const void *array, tsr_dtype type, int64_t i, int64_t n);
-/** Elements i .. i + n of array (f32 or bf16) = x [n]. */
+/** Elements i .. i + n of array (f32, bf16 or f16) = x [n]. */
 void tsrk_cpu_store(void *array, tsr_dtype type, int64_t i, const float *x, int64_t n);
-/** Elements i .. i + n of array (f32 or bf16) += x [n]. */
+/** Elements i .. i + n of array (f32, bf16 or f16) += x [n]. */
 void tsrk_cpu_store_add(void *array, tsr_dtype type, int64_t i, const float *x, int64_t n);
 
 /** Elements i .. i + n as f32: the array itself when it is f32, else converted into buffer [n]. */
 static inline const float *tsrk_cpu_view(const void *array, tsr_dtype type, int64_t i, int64_t n,
                                          float *buffer)
 {
-    if (type != TSR_BF16) {
+    if (!tsrk_cpu_is_half(type)) {
         return (const float *)array + i;
     }
     tsrk_cpu_load(buffer, array, type, i, n);
@@ -176,7 +224,7 @@ size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads);
 static inline float *tsrk_cpu_target(void *array, tsr_dtype type, int64_t i, bool accumulate,
                                      float *buffer)
 {
-    return type == TSR_BF16 || accumulate ? buffer : (float *)array + i;
+    return tsrk_cpu_is_half(type) || accumulate ? buffer : (float *)array + i;
 }
 
 /** Bring x [n], which tsrk_cpu_target() gave, to elements i .. i + n of array. */
@@ -185,7 +233,7 @@ static inline void tsrk_cpu_finish(void *array, tsr_dtype type, int64_t i, bool 
 {
     if (accumulate) {
         tsrk_cpu_store_add(array, type, i, x, n);
-    } else if (type == TSR_BF16) {
+    } else if (tsrk_cpu_is_half(type)) {
         tsrk_cpu_store(array, type, i, x, n);
     }
 }

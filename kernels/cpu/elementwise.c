@@ -25,7 +25,7 @@ static size_t piece_size(int64_t bytes, int64_t k)
 
 static bool is_narrow(tsr_dtype type)
 {
-    return type == TSR_F32 || type == TSR_BF16;
+    return type == TSR_F32 || tsrk_cpu_is_half(type);
 }
 
 TSRK_CLONES static void chunk_add(float *y, const float *a, const float *b, int64_t n)
@@ -109,7 +109,7 @@ void tsrk_cpu_scale(const tsrk_scale *args)
     float factor = a->device_factor ? a->factor * *a->device_factor : a->factor;
     if (factor == 1.0F && a->x_type == a->y_type && !a->accumulate) {
         if (a->x != a->y) {
-            copy_flat(a->y, a->x, a->n * (a->x_type == TSR_BF16 ? 2 : 4));
+            copy_flat(a->y, a->x, a->n * (int64_t)tsrk_cpu_size(a->x_type));
         }
         return;
     }

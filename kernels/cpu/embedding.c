@@ -6,9 +6,9 @@
  *
  * Forward copies rows. The gradient of the table is a scatter-add in which ids repeat. A f32 table
  * is added to in place: threads share out columns, not rows, so every element sees its rows in
- * order. A bf16 table would round at each repeat, so there the first row with an id gathers all of
- * them in f32 and writes once; a thread takes rows, and an id belongs to whoever has its first row.
- * Moves 2 rows * cols elements, plus the table once when not accumulating.
+ * order. A bf16 or f16 table would round at each repeat, so there the first row with an id gathers
+ * all of them in f32 and writes once; a thread takes rows, and an id belongs to whoever has its
+ * first row. Moves 2 rows * cols elements, plus the table once when not accumulating.
  */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -24,7 +24,7 @@ static int64_t local_row(int32_t id, int64_t begin, int64_t table_rows)
 
 static size_t bytes_of(tsr_dtype type, int64_t count)
 {
-    return (size_t)count * (type == TSR_BF16 ? 2U : 4U);
+    return (size_t)count * tsrk_cpu_size(type);
 }
 
 static int64_t cols_left(int64_t cols, int64_t col)
@@ -109,7 +109,7 @@ void tsrk_cpu_embedding_bwd(const tsrk_embedding_bwd *args)
     if (!args->accumulate) {
         zero_rows(args->dtable, args->grad_type, args->table_rows, args->cols);
     }
-    if (args->grad_type == TSR_BF16) {
+    if (tsrk_cpu_is_half(args->grad_type)) {
 #pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(dynamic, 16)
         for (int64_t r = 0; r < args->rows; r++) {
             gather_rows(args, r);

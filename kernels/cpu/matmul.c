@@ -10,8 +10,8 @@
  * c is cut into tiles whose borders follow from m and n alone; a thread computes a tile with a
  * one-thread gemm, so the bits do not depend on the team. All-f32 tiles are written in place. bf16
  * times bf16 uses the processor's bf16 product when it has one. Any other mix converts blocks of a
- * and b to f32 in the thread's workspace, and a c that is bf16 or needs more than a plain store is
- * built there too.
+ * and b to f32 in the thread's workspace, and a c that is bf16 or f16 or needs more than a plain
+ * store is built there too.
  */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -47,14 +47,14 @@ static tiling make_tiling(const tsrk_matmul *args)
     out.row_tiles = out.rows > 0 ? (args->m + out.rows - 1) / out.rows : 0;
     out.col_tiles = out.cols > 0 ? (args->n + out.cols - 1) / out.cols : 0;
     int64_t depth = args->k < K_BLOCK ? args->k : K_BLOCK;
-    if (args->a_type == TSR_BF16) {
+    if (tsrk_cpu_is_half(args->a_type)) {
         out.a_bytes = (size_t)(out.rows * depth) * sizeof(float);
     }
-    if (args->b_type == TSR_BF16) {
+    if (tsrk_cpu_is_half(args->b_type)) {
         out.b_bytes = (size_t)(depth * out.cols) * sizeof(float);
     }
     bool bf16_product = args->a_type == TSR_BF16 && args->b_type == TSR_BF16;
-    if (args->c_type == TSR_BF16 || (bf16_product && args->accumulate)) {
+    if (tsrk_cpu_is_half(args->c_type) || (bf16_product && args->accumulate)) {
         out.c_bytes = (size_t)(out.rows * out.cols) * sizeof(float);
     }
     return out;
@@ -98,7 +98,7 @@ static const float *block_f32(const void *array, tsr_dtype type, int64_t rows, i
                               int64_t ld, float *buffer, int64_t *ld_out)
 {
     *ld_out = ld;
-    if (type != TSR_BF16) {
+    if (!tsrk_cpu_is_half(type)) {
         return array;
     }
     for (int64_t i = 0; i < rows; i++) {
@@ -112,7 +112,7 @@ static const float *block_f32(const void *array, tsr_dtype type, int64_t rows, i
 static void tile_f32(const tsrk_matmul *args, const c_tile *at, float *a_block, float *b_block,
                      float beta, float *out, int64_t ld_out)
 {
-    bool converts = args->a_type == TSR_BF16 || args->b_type == TSR_BF16;
+    bool converts = tsrk_cpu_is_half(args->a_type) || tsrk_cpu_is_half(args->b_type);
     int64_t step = converts && args->k > K_BLOCK ? K_BLOCK : args->k;
     int64_t p = 0;
     do {
@@ -170,8 +170,9 @@ static void finish_tile(const tsrk_matmul *args, const c_tile *at, float *block,
 static bool tile_bf16(const tsrk_matmul *args, const c_tile *at, tsrk_cpu_bf16_gemm *gemm,
                       float *c_block)
 {
-    bool f32_out = args->c_type != TSR_BF16;
-    bool direct = !args->accumulate && (f32_out || args->bias == NULL);
+    bool f32_out = args->c_type == TSR_F32;
+    bool direct =
+        !args->accumulate && (f32_out || (args->c_type == TSR_BF16 && args->bias == NULL));
     tsrk_cpu_bf16_tile tile = {.a = at->a,
                                .b = at->b,
                                .m = at->rows,
@@ -201,7 +202,7 @@ static void run_tile(const tsrk_matmul *args, const tiling *t, int64_t index, ch
     if (gemm != NULL && tile_bf16(args, &at, gemm, c_block)) {
         return;
     }
-    if (args->c_type == TSR_BF16) {
+    if (tsrk_cpu_is_half(args->c_type)) {
         tile_f32(args, &at, a_block, b_block, 0.0F, c_block, at.cols);
         finish_tile(args, &at, c_block, at.cols);
     } else {

@@ -158,12 +158,31 @@ static void rmsnorm_row_bf16(const tsrk_rmsnorm *a, int64_t r)
     chunk_rmsnorm_bf16((uint16_t *)a->y + (r * a->cols), x, a->gain, a->rstd[r], a->cols);
 }
 
+static void rmsnorm_row_f16(const tsrk_rmsnorm *a, int64_t r)
+{
+    float xs[TSRK_CPU_CHUNK];
+    float gains[TSRK_CPU_CHUNK];
+    float zero = 0.0F;
+    int64_t base = r * a->cols;
+    a->rstd[r] = row_rstd(row_reduce(a->x, TSR_F16, base, a->cols, &zero), a->cols, a->eps);
+    for (int64_t k = 0; k < tsrk_cpu_chunk_count(a->cols); k++) {
+        int64_t c = k * TSRK_CPU_CHUNK;
+        int64_t n = tsrk_cpu_chunk_size(a->cols, k);
+        tsrk_cpu_load(xs, a->x, TSR_F16, base + c, n);
+        tsrk_cpu_load(gains, a->gain, TSR_F16, c, n);
+        chunk_rmsnorm(xs, xs, gains, a->rstd[r], n);
+        tsrk_cpu_store(a->y, TSR_F16, base + c, xs, n);
+    }
+}
+
 void tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args)
 {
 #pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(args->rows * args->cols))
     for (int64_t r = 0; r < args->rows; r++) {
         if (args->type == TSR_BF16) {
             rmsnorm_row_bf16(args, r);
+        } else if (args->type == TSR_F16) {
+            rmsnorm_row_f16(args, r);
         } else {
             rmsnorm_row(args, r);
         }

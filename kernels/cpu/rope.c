@@ -57,6 +57,24 @@ TSRK_CLONES static void turn_head_bf16(uint16_t *y, const uint16_t *x, int64_t h
     }
 }
 
+static void turn_head_f16(uint16_t *y, const uint16_t *x, int64_t half, const turn *f,
+                          bool accumulate, int64_t n)
+{
+    float in[2 * HALF_MAX];
+    float out[2 * HALF_MAX];
+
+    tsrk_cpu_load(in, x, TSR_F16, 0, n);
+    tsrk_cpu_load(in + n, x, TSR_F16, half, n);
+    turn_head_f32(out, in, n, f, false, n);
+    if (accumulate) {
+        tsrk_cpu_store_add(y, TSR_F16, 0, out, n);
+        tsrk_cpu_store_add(y, TSR_F16, half, out + n, n);
+    } else {
+        tsrk_cpu_store(y, TSR_F16, 0, out, n);
+        tsrk_cpu_store(y, TSR_F16, half, out + n, n);
+    }
+}
+
 /* freq [n] = theta^(-2i/dim) for i = begin .. begin + n. */
 static void frequencies(double *freq, double theta, int64_t dim, int64_t begin, int64_t n)
 {
@@ -86,6 +104,9 @@ static void rope_position(const tsrk_rope *a, const double *freq, int64_t t, int
             if (a->type == TSR_BF16) {
                 turn_head_bf16((uint16_t *)a->y + at, (const uint16_t *)a->x + at, half, &f,
                                a->accumulate, n);
+            } else if (a->type == TSR_F16) {
+                turn_head_f16((uint16_t *)a->y + at, (const uint16_t *)a->x + at, half, &f,
+                              a->accumulate, n);
             } else {
                 turn_head_f32((float *)a->y + at, (const float *)a->x + at, half, &f, a->accumulate,
                               n);

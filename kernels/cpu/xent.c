@@ -5,9 +5,9 @@
  * Vocabulary-parallel cross entropy.
  *
  * The formulas are in kernels/ref/xent.c. One pass over the logits per kernel, threads share out
- * rows; f32 or bf16 logits [rows, cols], f32 statistics [rows] of which lse is saved for backward.
- * A row goes in chunks: f32 SIMD sums within a chunk, double across chunks. Sums over rows are a
- * plain loop in double on one thread: there are few rows, and their order is then fixed.
+ * rows; f32, bf16 or f16 logits [rows, cols], f32 statistics [rows] of which lse is saved for
+ * backward. A row goes in chunks: f32 SIMD sums within a chunk, double across chunks. Sums over
+ * rows are a plain loop in double on one thread: there are few rows, and their order is then fixed.
  */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -119,16 +119,17 @@ static void gradient_row(const tsrk_xent_bwd *args, int64_t r, float factor)
         int64_t i = (r * args->cols) + j;
         const float *x = tsrk_cpu_view(args->logits, args->type, i, n, buffer);
         float at_label = label >= j && label < j + n ? x[label - j] : 0.0F;
-        float *direct =
-            args->type == TSR_BF16 ? out : (float *)tsrk_cpu_at_mut(args->dlogits, TSR_F32, i);
+        float *direct = tsrk_cpu_is_half(args->type)
+                            ? out
+                            : (float *)tsrk_cpu_at_mut(args->dlogits, TSR_F32, i);
         scaled_exp(direct, x, n, args->lse[r], factor);
         if (label >= j && label < j + n) {
             /* expm1 in double: where p is nearly 1 the f32 difference would cancel to nothing. */
             direct[label - j] =
                 (float)((double)factor * expm1((double)at_label - (double)args->lse[r]));
         }
-        if (args->type == TSR_BF16) {
-            tsrk_cpu_store(args->dlogits, TSR_BF16, i, out, n);
+        if (tsrk_cpu_is_half(args->type)) {
+            tsrk_cpu_store(args->dlogits, args->type, i, out, n);
         }
     }
 }
@@ -137,7 +138,7 @@ void tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args)
 {
     double count = *args->count;
     float factor = count > 0.0 ? (float)((double)*args->dloss / count) : 0.0F;
-    size_t row_bytes = (size_t)args->cols * (args->type == TSR_BF16 ? 2U : 4U);
+    size_t row_bytes = (size_t)args->cols * tsrk_cpu_size(args->type);
 #pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         if (args->labels[r] == args->ignore_index || count <= 0.0) {

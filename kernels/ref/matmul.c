@@ -5,7 +5,7 @@
  * matmul and the column sum that is its bias gradient, by definition.
  *
  * c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n]; out [cols] (+)= sum over rows of x. Any of
- * f32 and bf16, accumulated in double. 2 m n k flops.
+ * f32, bf16 and f16, accumulated in double. 2 m n k flops.
  */
 #include "kernels/ref/ref_priv.h"
 

@@ -7,7 +7,7 @@
  * Per row: max of the logits; sum of exp(logit - max) and the label's logit - max; then
  * loss = sum of (log(sum) - target) / count over rows whose label counts, and lse = max + log(sum),
  * which is all that backward needs: dlogit = (exp(logit - lse) - [label]) * dloss / count. Logits
- * f32 or bf16 [rows, cols], statistics f32 [rows], sums in double.
+ * f32, bf16 or f16 [rows, cols], statistics f32 [rows], sums in double.
  */
 #include "kernels/ref/ref_priv.h"
 

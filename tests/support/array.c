@@ -20,6 +20,9 @@ double tsr_array_unit(tsr_dtype type)
     if (type == TSR_BF16) {
         return 0x1p-8;
     }
+    if (type == TSR_F16) {
+        return 0x1p-11;
+    }
     return type == TSR_F64 ? 0x1p-53 : 0x1p-24;
 }
 
@@ -58,6 +61,48 @@ void *tsr_array_copy(const void *array, int64_t n, tsr_dtype type)
     return copy;
 }
 
+static double f16_value(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 0x1f;
+    const int mantissa = bits & 0x3ff;
+    double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+
+    if (exponent == 31) {
+        size = mantissa == 0 ? (double)INFINITY : (double)NAN;
+    }
+    return bits & 0x8000 ? -size : size;
+}
+
+/* The sizes of halves grow with their bits, so the nearest is found by halving the range. */
+static uint16_t f16_nearest(double value)
+{
+    const uint16_t sign = signbit(value) ? 0x8000 : 0;
+    const double size = fabs(value);
+    uint16_t low = 0;
+    uint16_t high = 0x7c00;
+
+    if (isnan(value)) {
+        return 0x7e00;
+    }
+    if (size >= 65520.0) {
+        return (uint16_t)(sign | 0x7c00);
+    }
+    while (high - low > 1) {
+        const uint16_t middle = (uint16_t)((low + high) / 2);
+
+        if (f16_value(middle) <= size) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const double below = size - f16_value(low);
+    const double above = (low == 0x7bff ? 65536.0 : f16_value((uint16_t)(low + 1))) - size;
+    const bool up = above < below || (above == below && (low & 1) != 0);
+
+    return (uint16_t)(sign | (low + (up ? 1 : 0)));
+}
+
 double tsr_array_get(const void *array, tsr_dtype type, int64_t i)
 {
     if (type == TSR_BF16) {
@@ -65,6 +110,9 @@ double tsr_array_get(const void *array, tsr_dtype type, int64_t i)
         float value;
         memcpy(&value, &bits, sizeof value);
         return (double)value;
+    }
+    if (type == TSR_F16) {
+        return f16_value(((const uint16_t *)array)[i]);
     }
     return type == TSR_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
 }
@@ -80,6 +128,10 @@ void tsr_array_set(void *array, tsr_dtype type, int64_t i, double value)
         uint32_t bits;
         memcpy(&bits, &narrow, sizeof bits);
         ((uint16_t *)array)[i] = (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+        return;
+    }
+    if (type == TSR_F16) {
+        ((uint16_t *)array)[i] = f16_nearest((double)narrow);
         return;
     }
     ((float *)array)[i] = narrow;
@@ -106,8 +158,11 @@ bool tsr_array_near(const void *got, const void *want, int64_t n, tsr_dtype type
         double g = tsr_array_get(got, type, i);
         double w = tsr_array_get(want, type, i);
         double size = fabs(w);
-        double tolerance =
-            2.0 * ((tsr_array_unit(type) * size) + (0x1p-24 * factor * (size + floor)));
+        double rounding = tsr_array_unit(type) * size;
+        if (type == TSR_F16) {
+            rounding = fmax(rounding, 0x1p-25);
+        }
+        double tolerance = 2.0 * (rounding + (0x1p-24 * factor * (size + floor)));
         if (!(fabs(g - w) <= tolerance)) {
             CHECK_NEAR(g, w, tolerance);
             CHECK_EQ(i, -1); /* the element that is off */

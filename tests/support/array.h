@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** Largest relative error of one rounding: 2^-24 for f32, 2^-8 for bf16, 2^-53 for f64. */
+/** Largest relative error of one rounding: 2^-24 for f32, 2^-8 for bf16, 2^-11 for f16, 2^-53 for
+ * f64. */
 double tsr_array_unit(tsr_dtype type);
 
 /** n zeroed elements. */
@@ -29,7 +30,8 @@ double tsr_array_get(const void *array, tsr_dtype type, int64_t i);
 void tsr_array_set(void *array, tsr_dtype type, int64_t i, double value);
 
 /** Every element: |got - want| <= s (u |want| + 2^-24 factor (|want| + floor)), where u is the unit
- *  of type and s = 2, as both sides were rounded once to type. factor counts the roundings on the
+ *  of type (u |want| at least 2^-25 for f16, whose small values are multiples of 2^-24) and s = 2,
+ *  as both sides were rounded once to type. factor counts the roundings on the
  *  way and floor is the size of what was added up. The first miss fails the case. */
 bool tsr_array_near(const void *got, const void *want, int64_t n, tsr_dtype type, double factor,
                     double floor);

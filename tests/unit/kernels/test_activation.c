@@ -21,7 +21,7 @@
 #define FLOOR  2.0
 
 static const int64_t sizes[] = {0, 1, 7, 1023, 1024, 1025, 5000};
-static const tsr_dtype types[] = {TSR_F32, TSR_BF16};
+static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 #define SIZE_COUNT (sizeof sizes / sizeof sizes[0])
 
@@ -83,10 +83,10 @@ static void check_silu_mul(int64_t n, tsr_dtype type, double scale, bool add)
 static void cpu_matches_definition(void)
 {
     for (size_t s = 0; s < SIZE_COUNT; s++) {
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < 3; t++) {
             check_gelu(sizes[s], types[t], 5.0, FLOOR);
             check_silu_mul(sizes[s], types[t], 8.0, t == 0);
-            check_silu_mul(sizes[s], types[t], 8.0, t == 1);
+            check_silu_mul(sizes[s], types[t], 8.0, t != 0);
         }
     }
 }
@@ -150,7 +150,7 @@ static void nan_is_kept(void)
 static void gradient_may_be_overwritten(void)
 {
     const int64_t n = 2100;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 3; t++) {
         void *x = tsr_array_random(n, types[t], 4.0, 1);
         void *dy = tsr_array_random(n, types[t], 1.0, 2);
         void *dx = tsr_array_new(n, types[t]);

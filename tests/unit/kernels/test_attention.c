@@ -175,9 +175,10 @@ static void cpu_agrees_with_ref(void)
         {.batch = 2, .seq = 65, .heads = 2, .kv_heads = 1, .dim = 64},
         {.batch = 1, .seq = 130, .heads = 2, .kv_heads = 2, .dim = 65},
     };
-    for (size_t i = 0; i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
-        shape s = shapes[i / 2];
-        s.type = i % 2 == 0 ? TSR_F32 : TSR_BF16;
+    static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F16};
+    for (size_t i = 0; i < 3 * sizeof shapes / sizeof shapes[0]; i++) {
+        shape s = shapes[i / 3];
+        s.type = types[i % 3];
         REQUIRE(agrees(&s));
     }
 }

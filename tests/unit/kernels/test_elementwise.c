@@ -14,7 +14,7 @@
 #include "support/tsr_test.h"
 
 static const int64_t sizes[] = {0, 1, 7, 1023, 1024, 1025, 70001};
-static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F64};
+static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F64, TSR_F16};
 
 #define SIZE_COUNT (sizeof sizes / sizeof sizes[0])
 
@@ -45,8 +45,8 @@ static void check_add(int64_t n, tsr_dtype a_type, tsr_dtype b_type, tsr_dtype y
 static void add_matches_definition(void)
 {
     for (size_t s = 0; s < SIZE_COUNT; s++) {
-        for (int k = 0; k < 27; k++) {
-            check_add(sizes[s], types[k % 3], types[(k / 3) % 3], types[k / 9]);
+        for (int k = 0; k < 64; k++) {
+            check_add(sizes[s], types[k % 4], types[(k / 4) % 4], types[k / 16]);
         }
     }
 }
@@ -81,9 +81,9 @@ static void check_scale(int64_t n, tsr_dtype x_type, tsr_dtype y_type, int varia
 static void scale_matches_definition(void)
 {
     for (size_t s = 0; s < SIZE_COUNT; s++) {
-        for (int k = 0; k < 9; k++) {
+        for (int k = 0; k < 16; k++) {
             for (int variant = 0; variant < 8; variant++) {
-                check_scale(sizes[s], types[k % 3], types[k / 3], variant);
+                check_scale(sizes[s], types[k % 4], types[k / 4], variant);
             }
         }
     }
@@ -91,7 +91,7 @@ static void scale_matches_definition(void)
 
 static void scale_in_place(void)
 {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 4; t++) {
         void *x = tsr_array_random(1500, types[t], 1.0, 1);
         void *y = tsr_array_new(1500, types[t]);
         tsrk_scale args = {

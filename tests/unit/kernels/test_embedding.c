@@ -12,7 +12,7 @@
 #include "support/array.h"
 #include "support/tsr_test.h"
 
-static const tsr_dtype types[] = {TSR_F32, TSR_BF16};
+static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 /* Rows, cols, rows of the table, first id of the piece. Few ids make many repeats. */
 static const int64_t sizes[][4] = {{0, 4, 5, 0},    {3, 0, 5, 0},     {4, 3, 0, 2},
@@ -34,9 +34,9 @@ static int32_t *make_ids(int64_t rows, int64_t begin, int64_t table_rows)
 
 static void forward_copies_rows(void)
 {
-    for (int i = 0; i < 2 * SIZE_COUNT; i++) {
-        const int64_t *s = sizes[i / 2];
-        tsr_dtype type = types[i % 2];
+    for (int i = 0; i < 3 * SIZE_COUNT; i++) {
+        const int64_t *s = sizes[i / 3];
+        tsr_dtype type = types[i % 3];
         void *table = tsr_array_random(s[2] * s[1], type, 1.0, 1);
         int32_t *ids = make_ids(s[0], s[3], s[2]);
         tsrk_embedding want = {.ids = ids,
@@ -99,14 +99,14 @@ typedef struct backward {
 
 static backward backward_make(int i)
 {
-    const int64_t *s = sizes[i / 8];
+    const int64_t *s = sizes[i / 18];
     tsrk_embedding_bwd args = {.rows = s[0],
                                .cols = s[1],
                                .begin = s[3],
                                .table_rows = s[2],
-                               .type = types[i % 2],
-                               .grad_type = types[i / 2 % 2],
-                               .accumulate = i / 4 % 2 != 0};
+                               .type = types[i % 3],
+                               .grad_type = types[i / 3 % 3],
+                               .accumulate = i / 9 % 2 != 0};
     backward out = {.args = args, .count = s[2] * s[1]};
     out.args.ids = out.ids = make_ids(s[0], s[3], s[2]);
     out.args.dy = out.dy = tsr_array_random(s[0] * s[1], args.type, 1.0, 5);
@@ -124,7 +124,7 @@ static void backward_drop(backward *b)
 /* Numbers below 1 are added up in f32: as many roundings, of sums below their number. */
 static void backward_adds_rows(void)
 {
-    for (int i = 0; i < 8 * SIZE_COUNT; i++) {
+    for (int i = 0; i < 18 * SIZE_COUNT; i++) {
         backward want = backward_make(i);
         backward got = backward_make(i);
         tsrk_ref_embedding_bwd(&want.args);
@@ -141,7 +141,7 @@ static void backward_adds_rows(void)
 static void threads_do_not_change_bits(void)
 {
     int before = omp_get_max_threads();
-    for (int i = 8 * (SIZE_COUNT - 1); i < 8 * SIZE_COUNT; i++) {
+    for (int i = 18 * (SIZE_COUNT - 1); i < 18 * SIZE_COUNT; i++) {
         backward one = backward_make(i);
         backward more = backward_make(i);
         omp_set_num_threads(1);
@@ -161,9 +161,9 @@ static const int64_t position_sizes[][5] = {{0, 3, 4, 0, 1}, {2, 0, 4, 1, 0},   
 
 static void positions_are_added(void)
 {
-    for (int i = 0; i < 12; i++) {
-        const int64_t *s = position_sizes[i / 2];
-        tsr_dtype type = types[i % 2];
+    for (int i = 0; i < 18; i++) {
+        const int64_t *s = position_sizes[i / 3];
+        tsr_dtype type = types[i % 3];
         int64_t n = s[0] * s[1] * s[2];
         tsrk_add_position want = {
             .batch = s[0], .seq = s[1], .cols = s[2], .first = s[3], .type = type};
@@ -187,17 +187,17 @@ static void positions_are_added(void)
 
 static void position_gradients(void)
 {
-    for (int i = 0; i < 8 * 6; i++) {
-        const int64_t *s = position_sizes[i / 8];
+    for (int i = 0; i < 18 * 6; i++) {
+        const int64_t *s = position_sizes[i / 18];
         int64_t count = (s[3] + s[1] + s[4]) * s[2];
         tsrk_add_position_bwd want = {.batch = s[0],
                                       .seq = s[1],
                                       .cols = s[2],
                                       .first = s[3],
                                       .table_rows = s[3] + s[1] + s[4],
-                                      .type = types[i % 2],
-                                      .grad_type = types[i / 2 % 2],
-                                      .accumulate = i / 4 % 2 != 0};
+                                      .type = types[i % 3],
+                                      .grad_type = types[i / 3 % 3],
+                                      .accumulate = i / 9 % 2 != 0};
         void *dy = tsr_array_random(s[0] * s[1] * s[2], want.type, 1.0, 9);
         want.dy = dy;
         tsrk_add_position_bwd got = want;

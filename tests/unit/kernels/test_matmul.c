@@ -88,7 +88,7 @@ static void sizes_and_transposes(void)
                                        {1, 17, 9},   {19, 1, 33},  {15, 16, 17},  {64, 64, 64},
                                        {255, 9, 31}, {256, 8, 40}, {257, 33, 20}, {31, 257, 63}};
     for (size_t i = 0; i < 8 * sizeof sizes / sizeof sizes[0]; i++) {
-        const int64_t *size = sizes[i / 8];
+        const int64_t *size = sizes[i / 18];
         form f = {.m = size[0],
                   .n = size[1],
                   .k = size[2],
@@ -113,20 +113,20 @@ static void large_tiles(void)
 /* Every mix of types, at a size that is converted and at one that takes the bf16 product. */
 static void types(void)
 {
-    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
-    static const tsr_dtype bias[] = {TSR_DTYPE_DEFAULT, TSR_F32, TSR_BF16};
-    for (int i = 0; i < 96; i++) {
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_F16};
+    static const tsr_dtype bias[] = {TSR_DTYPE_DEFAULT, TSR_F32, TSR_BF16, TSR_F16};
+    for (int i = 0; i < 432; i++) {
         bool large = i % 2 != 0;
         form f = {.m = large ? 140 : 33,
                   .n = large ? 130 : 29,
                   .k = large ? 260 : 40,
-                  .a = type[i / 2 % 2],
-                  .b = type[i / 4 % 2],
-                  .c = type[i / 8 % 2],
-                  .bias = bias[i / 32],
-                  .trans_a = i % 3 == 0,
+                  .a = type[i / 2 % 3],
+                  .b = type[i / 6 % 3],
+                  .c = type[i / 18 % 3],
+                  .bias = bias[i / 108],
+                  .trans_a = i % 7 < 3,
                   .trans_b = i % 5 < 2,
-                  .accumulate = i / 16 % 2 != 0};
+                  .accumulate = i / 54 % 2 != 0};
         REQUIRE(agrees(&f));
     }
 }
@@ -135,14 +135,14 @@ static void types(void)
  */
 static void tiles_and_blocks(void)
 {
-    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
-    for (int i = 0; i < 8; i++) {
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_F16};
+    for (int i = 0; i < 27; i += 2) {
         form f = {.m = 263,
                   .n = 259,
                   .k = 517,
-                  .a = type[i % 2],
-                  .b = type[i / 2 % 2],
-                  .c = type[i / 4],
+                  .a = type[i % 3],
+                  .b = type[i / 3 % 3],
+                  .c = type[i / 9],
                   .bias = TSR_F32,
                   .trans_a = i % 3 == 0,
                   .trans_b = i % 2 == 0,
@@ -153,15 +153,15 @@ static void tiles_and_blocks(void)
 
 static void threads_do_not_change_bits(void)
 {
-    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_F16};
     int before = omp_get_max_threads();
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 18; i++) {
         form f = {.m = 300,
                   .n = 290,
-                  .k = i < 4 ? 1100 : 70,
-                  .a = type[i % 2],
-                  .b = type[i % 2],
-                  .c = type[i / 2 % 2],
+                  .k = i < 9 ? 1100 : 70,
+                  .a = type[i % 3],
+                  .b = type[i % 3],
+                  .c = type[i / 3 % 3],
                   .trans_a = true};
         data one = make(&f, 1);
         omp_set_num_threads(1);
@@ -200,18 +200,18 @@ static void not_a_number(void)
 /* f32 within 32 rows, double across: 32 roundings of a partial sum below 32, then one. */
 static void column_sums(void)
 {
-    static const tsr_dtype type[] = {TSR_F32, TSR_BF16};
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_F16};
     static const int64_t sizes[][2] = {{0, 5},    {3, 0},     {1, 1},   {31, 127},
                                        {33, 128}, {257, 129}, {70, 300}};
-    for (int i = 0; i < 7 * 8; i++) {
-        int64_t rows = sizes[i / 8][0];
-        int64_t cols = sizes[i / 8][1];
-        tsr_dtype out = type[i / 2 % 2];
+    for (int i = 0; i < 7 * 18; i++) {
+        int64_t rows = sizes[i / 18][0];
+        int64_t cols = sizes[i / 18][1];
+        tsr_dtype out = type[i / 3 % 3];
         tsrk_col_sum want = {.rows = rows,
                              .cols = cols,
-                             .x_type = type[i % 2],
+                             .x_type = type[i % 3],
                              .out_type = out,
-                             .accumulate = i / 4 % 2 != 0};
+                             .accumulate = i / 9 % 2 != 0};
         tsrk_col_sum got = want;
         void *x = tsr_array_random(rows * cols, want.x_type, 1.0, 6);
         want.x = got.x = x;

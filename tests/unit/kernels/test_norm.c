@@ -207,15 +207,17 @@ static void check_rmsnorm(const norm_case *c, bool add)
 
 static void cpu_matches_definition(void)
 {
+    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_BF16, TSR_F16, TSR_F16};
+    static const tsr_dtype grad_type[] = {TSR_F32, TSR_F32, TSR_BF16, TSR_F32, TSR_F16};
     const int64_t rows[] = {0, 1, 15, 16, 17, 70};
     const int64_t cols[] = {0, 1, 5, 48, 1023, 1024, 1025};
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         for (size_t k = 0; k < sizeof cols / sizeof cols[0]; k++) {
-            for (int types = 0; types < 3; types++) {
+            for (int types = 0; types < 5; types++) {
                 norm_case c = {.rows = rows[r],
                                .cols = cols[k],
-                               .type = types == 0 ? TSR_F32 : TSR_BF16,
-                               .grad_type = types == 2 ? TSR_BF16 : TSR_F32};
+                               .type = type[types],
+                               .grad_type = grad_type[types]};
                 check_layernorm(&c, types % 2 == 0);
                 check_rmsnorm(&c, types % 2 == 1);
             }

@@ -138,14 +138,16 @@ static void cpu_matches_definition(void)
     const int64_t seqs[] = {0, 1, 19};
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++) {
         for (size_t s = 0; s < sizeof seqs / sizeof seqs[0]; s++) {
-            for (int k = 0; k < 8; k++) {
+            for (int k = 0; k < 12; k++) {
                 check_rope((tsrk_rope){.batch = 2,
                                        .seq = seqs[s],
                                        .heads = 3,
                                        .dim = dims[d],
                                        .first = (k & 1) ? 1000 : 0,
                                        .theta = 10000.0,
-                                       .type = (k & 1) ? TSR_BF16 : TSR_F32,
+                                       .type = k >= 8    ? TSR_F16
+                                               : (k & 1) ? TSR_BF16
+                                                         : TSR_F32,
                                        .inverse = (k & 2) != 0,
                                        .accumulate = (k & 4) != 0});
             }

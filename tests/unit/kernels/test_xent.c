@@ -192,6 +192,7 @@ static void cpu_agrees_with_ref(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         check_agrees(sizes[i][0], sizes[i][1], sizes[i][2], TSR_F32);
         check_agrees(sizes[i][0], sizes[i][1], sizes[i][2], TSR_BF16);
+        check_agrees(sizes[i][0], sizes[i][1], sizes[i][2], TSR_F16);
     }
 }
 

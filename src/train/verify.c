@@ -76,8 +76,10 @@ static tsr_status write_batches(replay *r)
 
 static void note(double error, int64_t step, double *worst, int64_t *at)
 {
-    if (!(error <= *worst)) { /* also what is no number */
-        *worst = error;
+    const double e = isnan(error) ? HUGE_VAL : error; /* a NaN would give way to the next number */
+
+    if (e > *worst) {
+        *worst = e;
         *at = step;
     }
 }
@@ -168,13 +170,13 @@ static void add_step_row(tsri_verify_report *out, const char *quantity, const ch
     (void)snprintf(row->where, sizeof(row->where), "step %lld", (long long)step);
 }
 
-/* Error of parameter index; by the largest entry if relative. */
+/* Error of parameter index; by the largest entry if relative. Of what has no size, infinite. */
 static double param_error(const verify_compare *v, verify_kind kind, int index, bool relative)
 {
     const double worst = v->worst[(int)kind * v->param_count + index];
     const double scale = v->scale[(int)kind * v->param_count + index];
 
-    return relative && worst > 0.0 ? worst / scale : worst;
+    return relative && worst > 0.0 && worst < HUGE_VAL ? worst / scale : worst;
 }
 
 static void add_param_row(tsri_verify_report *out, const verify_compare *v, verify_kind kind,
@@ -188,7 +190,7 @@ static void add_param_row(tsri_verify_report *out, const verify_compare *v, veri
     for (int i = 0; i < v->param_count; i++) {
         const double e = param_error(v, kind, i, relative);
 
-        if (!(e <= error)) {
+        if (e > error) {
             error = e;
             at = i;
         }

@@ -164,6 +164,7 @@ tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const ts
                              tsri_format_shape(shape, ndim, want, sizeof(want)));
         }
     }
+    TSR_TRY(tsri_safetensors_check_float(st, t));
     *out = t;
     return TSR_OK;
 }

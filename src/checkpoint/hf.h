@@ -44,9 +44,9 @@ int tsri_hf_tensor_shape(const tsri_hf_place *place, const tsr_param_spec *spec,
 
 /**
  * The tensor prefix + place->name of st (or the same without its first component), whose shape must
- * fit param. prefix "" is the weight itself.
+ * fit param, and whose type is a floating-point one. prefix "" is the weight itself.
  *
- * TSR_ERR_FORMAT: missing, or of another shape; the message says what was wanted.
+ * TSR_ERR_FORMAT: missing, or of another shape or type; the message says what was wanted.
  */
 tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const tsri_hf_place *place,
                         const tsr_param *param, const tsri_safetensors_tensor **out);

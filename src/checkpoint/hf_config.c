@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/json.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +17,7 @@ enum {
     PATH_BYTES = 4096
 };
 
-/* A positive size; fallback 0: the key is required. */
+/* A positive size, small enough that products of two are exact; fallback 0: the key is required. */
 static tsr_status read_size(const json_t *config, const char *key, const char *file,
                             int64_t fallback, int64_t *out)
 {
@@ -25,9 +26,9 @@ static tsr_status read_size(const json_t *config, const char *key, const char *f
     } else {
         TSR_TRY(tsri_json_int(config, key, file, out));
     }
-    if (*out < 1) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %lld, wants at least 1", file, key,
-                         (long long)*out);
+    if (*out < 1 || *out > INT_MAX) {
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %lld, wants 1 to %d", file, key,
+                         (long long)*out, INT_MAX);
     }
     return TSR_OK;
 }
@@ -107,11 +108,15 @@ static tsr_status read_head_dim(const json_t *config, const char *file, tsr_llam
     if (out->head_dim == 0 && out->dim % out->heads == 0) {
         out->head_dim = out->dim / out->heads;
     }
-    if (out->head_dim < 1) {
+    if (out->head_dim < 1 || out->head_dim > INT_MAX) {
         return TSR_RAISE(TSR_ERR_FORMAT,
                          "%s: head_dim %lld with hidden_size %lld over %d heads: wants a head_dim "
-                         "of at least 1, or heads that divide hidden_size",
+                         "of 1 or more, or heads that divide hidden_size",
                          file, (long long)out->head_dim, (long long)out->dim, out->heads);
+    }
+    if (out->head_dim % 2 != 0) {
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: head_dim %lld is odd, rotary positions want pairs",
+                         file, (long long)out->head_dim);
     }
     return TSR_OK;
 }
@@ -121,6 +126,11 @@ static tsr_status read_llama_sizes(const json_t *config, const char *file, tsr_l
     TSR_TRY(read_count(config, "num_hidden_layers", file, 0, &out->layers));
     TSR_TRY(read_count(config, "num_attention_heads", file, 0, &out->heads));
     TSR_TRY(read_count(config, "num_key_value_heads", file, out->heads, &out->kv_heads));
+    if (out->heads % out->kv_heads != 0) {
+        return TSR_RAISE(TSR_ERR_FORMAT,
+                         "%s: num_key_value_heads %d does not divide num_attention_heads %d", file,
+                         out->kv_heads, out->heads);
+    }
     TSR_TRY(read_size(config, "hidden_size", file, 0, &out->dim));
     TSR_TRY(read_size(config, "intermediate_size", file, 0, &out->ffn));
     TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
@@ -169,6 +179,10 @@ static tsr_status read_gpt2_sizes(const json_t *config, const char *file, tsr_gp
     TSR_TRY(read_count(config, "n_layer", file, 0, &out->layers));
     TSR_TRY(read_count(config, "n_head", file, 0, &out->heads));
     TSR_TRY(read_size(config, "n_embd", file, 0, &out->dim));
+    if (out->dim % out->heads != 0) {
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: n_head %d does not divide n_embd %lld", file,
+                         out->heads, (long long)out->dim);
+    }
     TSR_TRY(read_size(config, "n_inner", file, 4 * out->dim, &out->ffn));
     TSR_TRY(read_size(config, "n_positions", file, 0, &out->positions));
     TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));

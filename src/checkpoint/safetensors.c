@@ -547,16 +547,23 @@ static tsr_status check_range(const tsri_safetensors *st, const tsri_safetensors
     return TSR_OK;
 }
 
+tsr_status tsri_safetensors_check_float(const tsri_safetensors *st,
+                                        const tsri_safetensors_tensor *t)
+{
+    if (t->dtype == TSR_I32 || t->dtype == TSR_I64 || t->dtype == TSR_U8) {
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s is %s, wants a floating-point type",
+                         st->shards[t->file].path, t->name, tsr_dtype_name(t->dtype));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_safetensors_read_f32(tsri_safetensors *st, const tsri_safetensors_tensor *t,
                                      int64_t first, int64_t count, float *out)
 {
     const int64_t size = (int64_t)tsr_dtype_size(t->dtype);
 
     TSR_TRY(check_range(st, t, first, count));
-    if (t->dtype == TSR_I32 || t->dtype == TSR_I64 || t->dtype == TSR_U8) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s is %s, wants a floating-point type",
-                         st->shards[t->file].path, t->name, tsr_dtype_name(t->dtype));
-    }
+    TSR_TRY(tsri_safetensors_check_float(st, t));
     while (count > 0) {
         const int64_t n = tsri_min64(count, CHUNK_BYTES / size);
 

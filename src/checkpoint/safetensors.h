@@ -54,6 +54,9 @@ const tsri_safetensors_tensor *tsri_safetensors_at(const tsri_safetensors *st, i
 /** The tensor called name, or NULL. */
 const tsri_safetensors_tensor *tsri_safetensors_find(const tsri_safetensors *st, const char *name);
 
+/** TSR_ERR_FORMAT: t is of a type that tsri_safetensors_read_f32 does not widen. */
+tsr_status tsri_safetensors_check_float(const tsri_safetensors *st,
+                                        const tsri_safetensors_tensor *t);
 /** Elements [first, first + count) of the flattened tensor, widened to f32 (f32, bf16, f16, f64).
  */
 tsr_status tsri_safetensors_read_f32(tsri_safetensors *st, const tsri_safetensors_tensor *t,

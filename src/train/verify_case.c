@@ -231,6 +231,7 @@ static tsr_status open_expect(verify_case *c, const char *folder)
     TSR_TRY(join(folder, "expect.safetensors", file));
     TSR_TRY(tsri_safetensors_open(file, &c->expect));
     TSR_TRY(find_tensor(c->expect, "step0_logits", logits, 3, &c->logits));
+    TSR_TRY(tsri_safetensors_check_float(c->expect, c->logits));
     return TSR_OK;
 }
 

@@ -105,6 +105,12 @@ static void llama_refusals(void)
     check_refused(LLAMA ",\"hidden_act\":\"gelu\"}", TSR_ERR_UNSUPPORTED,
                   "hidden_act is \"gelu\", only \"silu\"");
     check_refused(LLAMA ",\"head_dim\":-8}", TSR_ERR_FORMAT, "head_dim -8");
+    check_refused(LLAMA ",\"head_dim\":3}", TSR_ERR_FORMAT, "head_dim 3 is odd");
+    check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+                  "\"num_key_value_heads\":3}",
+                  TSR_ERR_FORMAT, "num_key_value_heads 3 does not divide num_attention_heads 4");
+    check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":4294967296}", TSR_ERR_FORMAT,
+                  "num_hidden_layers is 4294967296, wants 1 to 2147483647");
     check_refused(LLAMA ",\"rms_norm_eps\":0}", TSR_ERR_FORMAT, "rms_norm_eps is 0");
     check_refused(LLAMA ",\"tie_word_embeddings\":1}", TSR_ERR_FORMAT, "tie_word_embeddings");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":0}", TSR_ERR_FORMAT,
@@ -131,6 +137,8 @@ static void gpt2_variants(void)
     CHECK(s.gpt2.untied && s.gpt2.norm_eps == 1e-3);
     check_refused(GPT2 ",\"activation_function\":\"gelu\"}", TSR_ERR_UNSUPPORTED,
                   "activation_function is \"gelu\"");
+    check_refused("{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":3,\"n_embd\":16}",
+                  TSR_ERR_FORMAT, "n_head 3 does not divide n_embd 16");
     check_refused(GPT2 ",\"scale_attn_weights\":false}", TSR_ERR_UNSUPPORTED,
                   "scale_attn_weights is false");
     check_refused(GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", TSR_ERR_UNSUPPORTED,
@@ -315,13 +323,14 @@ static void mismatches(void)
 static void short_names(void)
 {
     static const char header[] =
-        "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[11,16],\"data_offsets\":[0,704]}}";
+        "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[11,16],\"data_offsets\":[0,704]},"
+        "\"i.wte.weight\":{\"dtype\":\"I32\",\"shape\":[11,16],\"data_offsets\":[704,1408]}}";
     const tsri_model_spec spec = {
         .arch = TSRI_ARCH_GPT2,
         .gpt2 = {.layers = 1, .heads = 1, .dim = 16, .ffn = 16, .vocab = 11, .positions = 4}};
     const char *path = tsr_test_scratch_path("short.safetensors");
     const unsigned char prefix[8] = {sizeof(header) - 1};
-    const float zeros[176] = {0};
+    const float zeros[352] = {0};
     const tsri_safetensors_tensor *t = NULL;
     FILE *file = fopen(path, "wb");
     tsri_safetensors *st = NULL;
@@ -331,7 +340,7 @@ static void short_names(void)
     REQUIRE(file != NULL);
     CHECK_EQ(fwrite(prefix, 1, 8, file), 8);
     CHECK_EQ(fwrite(header, 1, sizeof(header) - 1, file), sizeof(header) - 1);
-    CHECK_EQ(fwrite(zeros, 4, 176, file), 176);
+    CHECK_EQ(fwrite(zeros, 4, 352, file), 352);
     (void)fclose(file);
     REQUIRE_OK(tsri_safetensors_open(path, &st));
     REQUIRE(open_model(&spec, &m));
@@ -339,6 +348,9 @@ static void short_names(void)
     CHECK_OK(tsri_hf_find(st, "", &place, m.params[0], &t));
     CHECK(t != NULL && strcmp(t->name, "wte.weight") == 0);
     CHECK_STATUS(TSR_ERR_FORMAT, tsri_hf_find(st, "grad.", &place, m.params[0], &t));
+    CHECK_EQ(tsri_hf_find(st, "i.", &place, m.params[0], &t), TSR_ERR_FORMAT);
+    CHECK(strstr(tsr_error_message(), "i.wte.weight is i32, wants a floating-point") != NULL);
+    tsr_error_clear();
     tsri_safetensors_close(&st);
     close_model(&m);
 }

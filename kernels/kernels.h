@@ -319,18 +319,34 @@ typedef struct tsrk_sum_squares {
     bool accumulate;
 } tsrk_sum_squares;
 
-/** From total [1] f64 (sum of squares): norm [1] f64 = sqrt(total); scale [1] f32 =
- *  max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1; a norm that is not finite gives scale 0
- *  and skip [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives skip = 1 too. */
+/** From total [1] f64 (sum of squares of gradients that are loss_scale [1] f32 times too large;
+ *  NULL: 1): norm [1] f64 = sqrt(total) / loss_scale; scale [1] f32 = (max_norm > 0 ? min(1,
+ *  max_norm / (norm + 1e-6)) : 1) / loss_scale; a norm that is not finite gives scale 0 and skip
+ *  [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives skip = 1 too. skipped [1]
+ *  (NULL allowed) += skip. */
 typedef struct tsrk_clip {
     const double *total, *count;
+    const float *loss_scale;
     double *norm;
     float *scale;
     int32_t *skip;
+    int64_t *skipped;
     double max_norm;
 } tsrk_clip;
 
-/** AdamW (Loshchilov & Hutter 2019), t = step >= 1:
+/** Dynamic loss scaling, after clip. A norm that is not finite: scale [1] = max(min, scale *
+ *  backoff), good [1] = 0. Else, unless *skip: good += 1, and when it has reached interval, scale =
+ *  min(max, scale * growth) and good = 0. */
+typedef struct tsrk_loss_scale {
+    const double *norm;
+    const int32_t *skip;
+    float *scale;
+    int32_t *good;
+    double growth, backoff, min, max;
+    int32_t interval;
+} tsrk_loss_scale;
+
+/** AdamW (Loshchilov & Hutter 2019), t = step - *skipped >= 1 (skipped NULL: step):
  *  g' = g * *scale; p *= 1 - lr*wd; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
  *  p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps). Nothing changes if *skip.
  *  scale, skip: device scalars, NULL allowed. lr is plain; all f32 arrays [n]. */
@@ -338,6 +354,7 @@ typedef struct tsrk_adamw {
     float *p, *m, *v;
     const float *g, *scale;
     const int32_t *skip;
+    const int64_t *skipped;
     int64_t n, step;
     double lr, beta1, beta2, eps, weight_decay;
 } tsrk_adamw;
@@ -395,9 +412,11 @@ typedef struct tsrk_init_normal {
     X(XENT_BWD, xent_bwd) \
     X(SUM_SQUARES, sum_squares) \
     X(CLIP, clip) \
+    X(LOSS_SCALE, loss_scale) \
     X(ADAMW, adamw) \
     X(SGD, sgd) \
-    X(INIT_NORMAL, init_normal)
+    X(INIT_NORMAL, init_normal) \
+    X(CUSTOM, custom)
 
 typedef enum tsrk_id {
 #define TSRK_ENUM(upper, lower) TSRK_##upper,

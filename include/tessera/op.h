@@ -8,7 +8,7 @@
  * what comes out, what its gradients are. Where an input lies otherwise, a redistribution is
  * inserted (and listed by tsr_plan_print). All are Collective over the groups of the axes that such
  * a redistribution or the rule itself needs; on one axis at most. Inputs are borrowed; outputs
- * belong to the tape (tape.h). Shapes below are global. Activations are f32 or bf16.
+ * belong to the tape (tape.h). Shapes below are global. Activations are f32, bf16 or f16.
  *
  * Threads: one thread at a time per tape.
  */
@@ -79,6 +79,11 @@ TSR_CHECKED tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b
 /** x * factor. Collective, see above. */
 TSR_CHECKED tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor,
                                     tsr_dtensor **out);
+
+/** x in another of f32, bf16 and f16; its gradient is cast back. Local. Of x's own type: out is x.
+ */
+TSR_CHECKED tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype,
+                                   tsr_dtensor **out);
 
 /** Zero each element with probability @p p, scale the others by 1 / (1 - p). Collective. The mask
  *  depends on seed, step, module path, call number and global element alone. p 0: out is x. */

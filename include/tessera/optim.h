@@ -76,6 +76,36 @@ TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
 TSR_CHECKED tsr_status tsr_grad_norm_read(tsr_optimizer *optimizer, double *norm_out,
                                           bool *skipped_out);
 
+/** Dynamic loss scaling, for gradients that pass through f16. Zero-initialise for defaults. */
+typedef struct tsr_loss_scale_options {
+    double init;    /**< First scale; 0: 2^16. */
+    double growth;  /**< Factor after interval good steps; 0: 2. */
+    double backoff; /**< Factor after a step that overflowed; 0: 0.5. */
+    double min;     /**< Least scale; 0: 1. */
+    double max;     /**< Greatest; 0: 2^24. */
+    int interval;   /**< Good steps in a row until it grows; 0: 2000. */
+} tsr_loss_scale_options;
+
+/**
+ * From now on backward on @p tape multiplies the gradient of the loss by a scale, and
+ * tsr_clip_grad_norm, which every step must then call (0 clips nothing), divides by it: the norm
+ * that it measures and the update are unscaled. A norm that is not finite skips the update on every
+ * rank alike, since every rank has the same norm, and lowers the scale. The scale lives on the
+ * device; no step waits for it. Local; logically collective.
+ *
+ * Micikevicius et al., "Mixed precision training", 2018.
+ *
+ * @param options  NULL for defaults.
+ * @retval TSR_ERR_INVALID  growth below 1, backoff not in (0, 1), min above init or init above max.
+ */
+TSR_CHECKED tsr_status tsr_loss_scale_begin(tsr_optimizer *optimizer, tsr_tape *tape,
+                                            const tsr_loss_scale_options *options);
+
+/** Local. Blocks. The scale that the next backward uses (1 without loss scaling), and how many
+ * steps were skipped so far (skipped_out may be NULL). */
+TSR_CHECKED tsr_status tsr_loss_scale_read(tsr_optimizer *optimizer, tsr_tape *tape,
+                                           double *scale_out, int64_t *skipped_out);
+
 /** Shapes of the learning rate over steps. */
 typedef enum tsr_schedule_kind {
     TSR_SCHEDULE_DEFAULT = 0, /**< cosine */

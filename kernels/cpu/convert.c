@@ -11,7 +11,8 @@
  */
 #include "kernels/cpu/cpu_priv.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+/* clang 14 cannot ask for f16c. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #    include <immintrin.h>
 #    define HAS_F16C 1
 #else

@@ -63,6 +63,11 @@ void tsrk_cpu_clip(const tsrk_clip *args)
     tsrk_ref_clip(args);
 }
 
+void tsrk_cpu_loss_scale(const tsrk_loss_scale *args)
+{
+    tsrk_ref_loss_scale(args);
+}
+
 TSRK_CLONES static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t begin,
                                     int64_t n)
 {
@@ -89,13 +94,14 @@ void tsrk_cpu_adamw(const tsrk_adamw *args)
     if (a->skip && *a->skip) {
         return;
     }
+    double t = (double)(a->step - (a->skipped ? *a->skipped : 0));
     const adamw_rule rule = {
         .scale = a->scale ? *a->scale : 1.0F,
         .decay = (float)(a->lr * a->weight_decay),
         .w1 = (float)(1.0 - a->beta1),
         .w2 = (float)(1.0 - a->beta2),
-        .rate = (float)(a->lr / (1.0 - pow(a->beta1, (double)a->step))),
-        .root = (float)(1.0 / sqrt(1.0 - pow(a->beta2, (double)a->step))),
+        .rate = (float)(a->lr / (1.0 - pow(a->beta1, t))),
+        .root = (float)(1.0 / sqrt(1.0 - pow(a->beta2, t))),
         .eps = (float)a->eps,
     };
     int64_t chunks = tsrk_cpu_chunk_count(a->n);

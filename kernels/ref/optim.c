@@ -22,7 +22,8 @@ void tsrk_ref_sum_squares(const tsrk_sum_squares *args)
 
 void tsrk_ref_clip(const tsrk_clip *args)
 {
-    double norm = sqrt(*args->total);
+    double loss_scale = args->loss_scale ? (double)*args->loss_scale : 1.0;
+    double norm = sqrt(*args->total) / loss_scale;
     double scale = 1.0;
     if (args->max_norm > 0.0) {
         scale = fmin(1.0, args->max_norm / (norm + 1e-6));
@@ -30,8 +31,23 @@ void tsrk_ref_clip(const tsrk_clip *args)
     bool finite = isfinite(norm) != 0;
     bool empty = args->count && *args->count == 0.0;
     *args->norm = norm;
-    *args->scale = finite ? (float)scale : 0.0F;
+    *args->scale = finite ? (float)(scale / loss_scale) : 0.0F;
     *args->skip = (!finite || empty) ? 1 : 0;
+    if (args->skipped) {
+        *args->skipped += *args->skip;
+    }
+}
+
+void tsrk_ref_loss_scale(const tsrk_loss_scale *args)
+{
+    double scale = (double)*args->scale;
+    if (!isfinite(*args->norm)) {
+        *args->scale = (float)fmax(args->min, scale * args->backoff);
+        *args->good = 0;
+    } else if (*args->skip == 0 && ++*args->good >= args->interval) {
+        *args->scale = (float)fmin(args->max, scale * args->growth);
+        *args->good = 0;
+    }
 }
 
 void tsrk_ref_adamw(const tsrk_adamw *args)
@@ -41,8 +57,9 @@ void tsrk_ref_adamw(const tsrk_adamw *args)
         return;
     }
     double scale = a->scale ? (double)*a->scale : 1.0;
-    double bias1 = 1.0 - pow(a->beta1, (double)a->step);
-    double bias2 = 1.0 - pow(a->beta2, (double)a->step);
+    double t = (double)(a->step - (a->skipped ? *a->skipped : 0));
+    double bias1 = 1.0 - pow(a->beta1, t);
+    double bias2 = 1.0 - pow(a->beta2, t);
     for (int64_t i = 0; i < a->n; i++) {
         double g = (double)a->g[i] * scale;
         double p = (double)a->p[i] * (1.0 - a->lr * a->weight_decay);

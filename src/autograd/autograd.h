@@ -26,8 +26,13 @@ int64_t tsri_tape_step(const tsr_tape *tape);
 int tsri_tape_micro_batch(const tsr_tape *tape);
 int tsri_tape_micro_batch_count(const tsr_tape *tape);
 bool tsri_tape_in_backward(const tsr_tape *tape);
+/** Another number in each pass: from tsr_tape_begin to the end of backward it is the same. */
+uint64_t tsri_tape_epoch(const tsr_tape *tape);
 /** Device scalar f64: tokens of the step. */
 tsr_buffer *tsri_tape_token_count(const tsr_tape *tape);
+/** Device scalar f32 that backward begins with: the gradient of the loss, 1. A loss scale is
+ * written to it. */
+tsr_buffer *tsri_tape_loss_scale(const tsr_tape *tape);
 void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed);
 /** No nodes are recorded until the next tsr_tape_begin (forward only). */
 void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad);

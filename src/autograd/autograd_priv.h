@@ -73,8 +73,9 @@ struct tsr_tape {
     int rope_count, rope_capacity;
     tsr_buffer *count;  /* f64: tokens of the step */
     tsr_buffer *loss;   /* f32: sum of the losses given to tsr_backward */
-    tsr_dtensor *one;   /* f32 scalar 1: the gradient of a loss */
+    tsr_dtensor *one;   /* f32 scalar: the gradient of a loss, 1 or the loss scale */
     unsigned loss_mask; /* axes over which loss is still to be summed */
+    tsri_custom *customs;
 };
 
 /** A copy of text that lives as long as the tape. */

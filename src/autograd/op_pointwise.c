@@ -2,9 +2,9 @@
  * Copyright The Tessera authors */
 /**
  * @file op_pointwise.c
- * Element by element: gelu, silu(gate) * up, a + b, x * factor.
+ * Element by element: gelu, silu(gate) * up, a + b, x * factor, x in another type.
  *
- * gelu and silu_mul are not linear: their inputs must be whole. a + b and x * factor are, so
+ * gelu and silu_mul are not linear: their inputs must be whole. a + b, x * factor and casts are, so
  * Partial passes through them in both directions; the gradient of a + b is the same memory for
  * both.
  */
@@ -269,5 +269,63 @@ tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor, tsr_dtens
     const scale_attr attr = {.factor = (float)factor};
 
     TSR_TRY(tsri_op_apply(tape, &op_scale, &x, 1, &attr, sizeof(attr), out));
+    return TSR_OK;
+}
+
+/* ---- cast ---- */
+
+typedef struct cast_attr {
+    tsr_dtype dtype;
+} cast_attr;
+
+static tsr_status cast_rule(tsri_op_call *call)
+{
+    cast_attr attr;
+
+    memcpy(&attr, call->attr, sizeof(attr));
+    call->out_layout = call->want[X];
+    call->out_dtype = attr.dtype;
+    return TSR_OK;
+}
+
+static tsr_status cast_forward(tsri_op_call *call)
+{
+    TSR_TRY(tsri_op_scale_into(call->comm, call->path, call->in[X], 1.0F, false, call->out));
+    return TSR_OK;
+}
+
+static tsr_status cast_backward(tsri_op_call *call)
+{
+    TSR_TRY(tsri_op_acquire(call, &call->dout->layout, call->in_dtype[X], TSRI_MEM_ACTIVATION,
+                            &call->din[X]));
+    TSR_TRY(tsri_op_scale_into(call->comm, call->path, call->dout, 1.0F, false, call->din[X]));
+    return TSR_OK;
+}
+
+static const tsri_op_def op_cast = {.name = "cast",
+                                    .rule = cast_rule,
+                                    .forward = cast_forward,
+                                    .backward = cast_backward,
+                                    .linear = true,
+                                    .makes_grad = 1U << X};
+
+static bool is_activation(tsr_dtype dtype)
+{
+    return dtype == TSR_F32 || dtype == TSR_BF16 || dtype == TSR_F16;
+}
+
+tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype, tsr_dtensor **out)
+{
+    const cast_attr attr = {.dtype = dtype};
+
+    if (!is_activation(dtype) || !is_activation(tsr_dtensor_dtype(x))) {
+        return TSR_RAISE(TSR_ERR_INVALID, "cast of %s to %s, both want f32, bf16 or f16",
+                         tsr_dtype_name(tsr_dtensor_dtype(x)), tsr_dtype_name(dtype));
+    }
+    if (tsr_dtensor_dtype(x) == dtype) {
+        *out = x;
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_op_apply(tape, &op_cast, &x, 1, &attr, sizeof(attr), out));
     return TSR_OK;
 }

@@ -304,6 +304,11 @@ tsr_buffer *tsri_tape_token_count(const tsr_tape *tape)
     return tape->count;
 }
 
+tsr_buffer *tsri_tape_loss_scale(const tsr_tape *tape)
+{
+    return tsri_dtensor_buffer(tape->one);
+}
+
 void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed)
 {
     tape->seed = seed;

@@ -325,6 +325,17 @@ static tsr_status cross(const tsri_border *border, tsr_tape *tape, tsr_dtensor *
     return TSR_OK;
 }
 
+/* x in the type that the module asks for; token ids stay. */
+static tsr_status cast(tsr_dtype dtype, tsr_tape *tape, tsr_dtensor **x)
+{
+    const tsr_dtype has = tsr_dtensor_dtype(*x);
+
+    if (dtype != TSR_DTYPE_DEFAULT && (has == TSR_F32 || has == TSR_BF16 || has == TSR_F16)) {
+        TSR_TRY(tsr_op_cast(tape, *x, dtype, x));
+    }
+    return TSR_OK;
+}
+
 /* The module's forward between its borders; what checkpointing runs twice. */
 static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                               tsr_dtensor **out)
@@ -334,12 +345,14 @@ static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const 
 
     for (int i = 0; i < in_count; i++) {
         inputs[i] = in[i];
+        TSR_TRY(cast(module->in_dtype, tape, &inputs[i]));
     }
     if (in_count > 0) {
         TSR_TRY(cross(&module->in_border, tape, &inputs[0]));
     }
     TSR_TRY(
         module->forward(module->self != NULL ? module->self : module, tape, inputs, in_count, out));
+    TSR_TRY(cast(module->out_dtype, tape, out));
     TSR_TRY(cross(&module->out_border, tape, out));
     return TSR_OK;
 }

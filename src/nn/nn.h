@@ -43,7 +43,8 @@ struct tsr_module {
     tsr_param **all_params; /* cache of tsr_module_params */
     int all_count;
     tsri_border in_border, out_border; /* of the first input; of the output */
-    const tsri_module_hooks *hooks;    /* NULL: none */
+    tsr_dtype in_dtype, out_dtype;  /* what floating inputs and the output are cast to; 0: as is */
+    const tsri_module_hooks *hooks; /* NULL: none */
     void *hook_context;
     bool materialized;
     bool checkpoint; /* backward runs the forward again */

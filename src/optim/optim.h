@@ -22,6 +22,6 @@ void tsri_optimizer_get_state(const tsr_optimizer *optimizer, int index, tsri_op
 /** True on the one rank that speaks for the owned elements of parameter index in sums over the
  * mesh, where they are replicated. */
 bool tsri_optimizer_counts_here(const tsr_optimizer *optimizer, int index);
-/** Steps taken so far: AdamW's t. */
-int64_t tsri_optimizer_steps(const tsr_optimizer *optimizer);
-void tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);
+/** Steps taken so far, without skipped ones: AdamW's t. Blocks. */
+tsr_status tsri_optimizer_get_steps(const tsr_optimizer *optimizer, int64_t *out);
+tsr_status tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);

@@ -14,6 +14,8 @@ typedef struct scalars {
     double total, norm;
     float scale;
     int32_t skip;
+    int64_t skipped; /* steps so far */
+    int32_t good;    /* steps since the loss scale changed */
 } scalars;
 
 typedef struct slot {
@@ -30,7 +32,9 @@ struct tsr_optimizer {
     tsr_buffer *state;   /* NULL where nothing is kept */
     tsr_buffer *scalars; /* struct scalars */
     int64_t steps;
-    bool clipped; /* the scalars are those of this step */
+    bool clipped;                      /* the scalars are those of this step */
+    bool scaling;                      /* gradients carry a loss scale */
+    tsr_loss_scale_options loss_scale; /* defaults filled in */
 };
 
 static int64_t own_count(const tsr_param *param)
@@ -202,6 +206,26 @@ static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, 
     return TSR_OK;
 }
 
+/* The next backward's scale. */
+static tsr_status adapt_loss_scale(const tsr_optimizer *opt, const tsr_tape *tape,
+                                   tsr_stream *stream)
+{
+    const tsr_loss_scale_options *o = &opt->loss_scale;
+    tsri_call call = {.stream = stream, .label = "loss scale"};
+    tsrk_loss_scale args = {.growth = o->growth,
+                            .backoff = o->backoff,
+                            .min = o->min,
+                            .max = o->max,
+                            .interval = o->interval};
+
+    args.norm = tsri_arg_in(&call, opt->scalars, offsetof(scalars, norm), sizeof(double));
+    args.skip = tsri_arg_in(&call, opt->scalars, offsetof(scalars, skip), sizeof(int32_t));
+    args.good = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, good), sizeof(int32_t));
+    args.scale = tsri_arg_inout(&call, tsri_tape_loss_scale(tape), 0, sizeof(float));
+    TSR_TRY(TSRI_LAUNCH(&call, LOSS_SCALE, &args));
+    return TSR_OK;
+}
+
 tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_norm)
 {
     tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
@@ -227,7 +251,14 @@ tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_nor
     args.norm = tsri_arg_out(&call, opt->scalars, offsetof(scalars, norm), sizeof(double));
     args.scale = tsri_arg_out(&call, opt->scalars, offsetof(scalars, scale), sizeof(float));
     args.skip = tsri_arg_out(&call, opt->scalars, offsetof(scalars, skip), sizeof(int32_t));
+    args.skipped = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, skipped), sizeof(int64_t));
+    if (opt->scaling) {
+        args.loss_scale = tsri_arg_in(&call, tsri_tape_loss_scale(tape), 0, sizeof(float));
+    }
     TSR_TRY(TSRI_LAUNCH(&call, CLIP, &args));
+    if (opt->scaling) {
+        TSR_TRY(adapt_loss_scale(opt, tape, stream));
+    }
     opt->clipped = true;
     return TSR_OK;
 }
@@ -245,6 +276,7 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
 
     args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
     args.g = tsri_arg_in(call, p->grad, p->grad_offset + own_offset(p), own_bytes(p));
+    args.skipped = tsri_arg_in(call, opt->scalars, offsetof(scalars, skipped), sizeof(int64_t));
     args.m = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
     args.v = tsri_arg_inout(call, opt->state, s->v_offset, own_bytes(p));
     if (opt->clipped) {
@@ -280,6 +312,10 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
 
 tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
 {
+    if (opt->scaling && !opt->clipped) {
+        return TSR_RAISE(TSR_ERR_STATE, "gradients carry a loss scale: call tsr_clip_grad_norm "
+                                        "before tsr_optimizer_step (0 clips nothing)");
+    }
     opt->steps++;
     for (int i = 0; i < opt->count; i++) {
         const slot *s = &opt->slots[i];
@@ -296,6 +332,54 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
         }
     }
     opt->clipped = false;
+    return TSR_OK;
+}
+
+static bool legal_loss_scale(const tsr_loss_scale_options *o)
+{
+    return o->growth >= 1.0 && o->backoff > 0.0 && o->backoff < 1.0 && o->min > 0.0 &&
+           o->min <= o->init && o->init <= o->max && o->interval > 0;
+}
+
+tsr_status tsr_loss_scale_begin(tsr_optimizer *opt, tsr_tape *tape,
+                                const tsr_loss_scale_options *options)
+{
+    static const tsr_loss_scale_options none = {0};
+    tsr_loss_scale_options o = options != NULL ? *options : none;
+    float first = 1.0F;
+
+    o.init = o.init != 0.0 ? o.init : 0x1p16;
+    o.growth = o.growth != 0.0 ? o.growth : 2.0;
+    o.backoff = o.backoff != 0.0 ? o.backoff : 0.5;
+    o.min = o.min != 0.0 ? o.min : 1.0;
+    o.max = o.max != 0.0 ? o.max : 0x1p24;
+    o.interval = o.interval != 0 ? o.interval : 2000;
+    if (!legal_loss_scale(&o)) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "loss scale of init %g, growth %g, backoff %g, min %g, max %g, interval "
+                         "%d: wants min <= init <= max, growth >= 1, 0 < backoff < 1",
+                         o.init, o.growth, o.backoff, o.min, o.max, o.interval);
+    }
+    first = (float)o.init;
+    TSR_TRY(tsri_write(tsri_tape_loss_scale(tape), 0, &first, sizeof(first),
+                       tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    opt->loss_scale = o;
+    opt->scaling = true;
+    return TSR_OK;
+}
+
+tsr_status tsr_loss_scale_read(tsr_optimizer *opt, tsr_tape *tape, double *scale_out,
+                               int64_t *skipped_out)
+{
+    tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
+    float scale = 1.0F;
+
+    if (skipped_out != NULL) {
+        TSR_TRY(tsri_read(opt->scalars, offsetof(scalars, skipped), skipped_out,
+                          sizeof(*skipped_out), stream));
+    }
+    TSR_TRY(tsri_read(tsri_tape_loss_scale(tape), 0, &scale, sizeof(scale), stream));
+    *scale_out = (double)scale;
     return TSR_OK;
 }
 
@@ -329,12 +413,22 @@ bool tsri_optimizer_counts_here(const tsr_optimizer *opt, int index)
     return counts_here(opt, opt->slots[index].param);
 }
 
-int64_t tsri_optimizer_steps(const tsr_optimizer *opt)
+tsr_status tsri_optimizer_get_steps(const tsr_optimizer *opt, int64_t *out)
 {
-    return opt->steps;
+    int64_t skipped = 0;
+
+    TSR_TRY(tsri_read(opt->scalars, offsetof(scalars, skipped), &skipped, sizeof(skipped),
+                      tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    *out = opt->steps - skipped;
+    return TSR_OK;
 }
 
-void tsri_optimizer_set_steps(tsr_optimizer *opt, int64_t steps)
+tsr_status tsri_optimizer_set_steps(tsr_optimizer *opt, int64_t steps)
 {
+    const int64_t skipped = 0;
+
+    TSR_TRY(tsri_write(opt->scalars, offsetof(scalars, skipped), &skipped, sizeof(skipped),
+                       tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
     opt->steps = steps;
+    return TSR_OK;
 }

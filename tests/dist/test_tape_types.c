@@ -3,7 +3,7 @@
 /* ranks: 1 */
 /**
  * @file test_tape_types.c
- * Values in bf16: operations follow the type of x and keep close to f32.
+ * Values in bf16 and f16: operations follow the type of x and keep close to f32.
  */
 #include "base/base.h"
 
@@ -46,7 +46,7 @@ static tsr_dtensor *constant(bench *b, const int64_t *dims, int ndim)
     return out;
 }
 
-/* bf16 values through norm, linear, gelu: outputs are bf16, near those in f32. */
+/* Values of dtype through norm, linear, gelu: outputs are of it. */
 static tsr_status run_typed(bench *b, tsr_dtype dtype, double *out)
 {
     tsr_layout x_layout;
@@ -102,20 +102,31 @@ end:
     return status != TSR_OK ? status : tsr_step_end(b->r.tape);
 }
 
-static void test_bf16(void)
+static void check_near_f32(tsr_dtype dtype, int bits)
 {
     bench b;
     double wide[COUNT] = {0};
 
     open_bench(&b);
     REQUIRE_OK(run_typed(&b, TSR_F32, wide));
-    REQUIRE_OK(run_typed(&b, TSR_BF16, b.read));
+    REQUIRE_OK(run_typed(&b, dtype, b.read));
     for (int i = 0; i < COUNT; i++) {
-        /* Inputs, norm and result are rounded to 8 bits; the sum is over COLS products of at most
-         * 1, whose roundings add up as sqrt(COLS) steps of 3 * 2^-9, within 4 deviations. */
-        CHECK_NEAR(b.read[i], wide[i], 4.0 * 3.0 * ldexp(1.0, -9) * sqrt((double)COLS));
+        /* Inputs, norm and result are rounded to so many bits; the sum is over COLS products of at
+         * most 1, whose roundings add up as sqrt(COLS) steps of 3 half units, within 4 deviations.
+         */
+        CHECK_NEAR(b.read[i], wide[i], 4.0 * 3.0 * ldexp(1.0, -bits - 1) * sqrt((double)COLS));
     }
     rig_close(&b.r);
 }
 
-const tsr_test_case tsr_test_cases[] = {{"bf16", test_bf16}, {NULL, NULL}};
+static void test_bf16(void)
+{
+    check_near_f32(TSR_BF16, 8);
+}
+
+static void test_f16(void)
+{
+    check_near_f32(TSR_F16, 11);
+}
+
+const tsr_test_case tsr_test_cases[] = {{"bf16", test_bf16}, {"f16", test_f16}, {NULL, NULL}};

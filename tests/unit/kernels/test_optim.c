@@ -383,6 +383,108 @@ static void clip_cases(void)
     CHECK_EQ(skip, 1);
 }
 
+/* Norm and update are those of gradients without the scale. */
+static void clip_takes_the_loss_scale_off(void)
+{
+    const double total = 25.0 * 0x1p20;
+    const double bad = (double)INFINITY;
+    const float loss_scale = 0x1p10F;
+    double norm = -1.0;
+    float scale = -1.0F;
+    int32_t skip = -1;
+    int64_t skipped = 4;
+    tsrk_clip a = {.total = &total,
+                   .loss_scale = &loss_scale,
+                   .norm = &norm,
+                   .scale = &scale,
+                   .skip = &skip,
+                   .skipped = &skipped,
+                   .max_norm = 1.0};
+    tsrk_cpu_clip(&a);
+    CHECK(norm == 5.0);
+    CHECK(scale == (float)(1.0 / (5.0 + 1e-6) / 0x1p10));
+    CHECK_EQ(skipped, 4);
+    a.max_norm = 0.0;
+    tsrk_cpu_clip(&a);
+    CHECK(scale == 0x1p-10F);
+    a.total = &bad;
+    tsrk_cpu_clip(&a);
+    CHECK(scale == 0.0F);
+    CHECK_EQ(skipped, 5);
+}
+
+typedef struct scale_step {
+    double norm;
+    int32_t skip;
+    float scale; /* after it */
+    int32_t good;
+} scale_step;
+
+static void loss_scale_grows_and_backs_off(void)
+{
+    const double bad = (double)INFINITY;
+    const double none = (double)NAN;
+    const scale_step steps[] = {
+        {1.0, 0, 8.0F, 1},  {1.0, 0, 8.0F, 2},  {1.0, 0, 16.0F, 0}, /* three good ones */
+        {1.0, 0, 16.0F, 1}, {1.0, 1, 16.0F, 1},                     /* skipped without tokens */
+        {bad, 1, 4.0F, 0},  {none, 1, 1.0F, 0}, {bad, 1, 0.5F, 0},  /* not below min */
+        {1.0, 0, 0.5F, 1},  {1.0, 0, 0.5F, 2},  {1.0, 0, 1.0F, 0},
+    };
+    void (*const kernels[])(const tsrk_loss_scale *) = {tsrk_ref_loss_scale, tsrk_cpu_loss_scale};
+    for (int k = 0; k < 2; k++) {
+        float scale = 8.0F;
+        int32_t good = 0;
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            kernels[k](&(tsrk_loss_scale){.norm = &steps[i].norm,
+                                          .skip = &steps[i].skip,
+                                          .scale = &scale,
+                                          .good = &good,
+                                          .growth = 2.0,
+                                          .backoff = 0.25,
+                                          .min = 0.5,
+                                          .max = 16.0,
+                                          .interval = 3});
+            CHECK(scale == steps[i].scale);
+            CHECK_EQ(good, steps[i].good);
+        }
+        scale = 12.0F;
+        good = 2;
+        kernels[k](&(tsrk_loss_scale){.norm = &steps[0].norm,
+                                      .skip = &steps[0].skip,
+                                      .scale = &scale,
+                                      .good = &good,
+                                      .growth = 2.0,
+                                      .backoff = 0.25,
+                                      .min = 0.5,
+                                      .max = 16.0,
+                                      .interval = 3});
+        CHECK(scale == 16.0F); /* not above max */
+    }
+}
+
+/* Skipped steps do not age the averages. */
+static void adamw_counts_steps_taken(void)
+{
+    const int64_t n = 1500;
+    const int64_t skipped = 3;
+    void (*const kernels[])(const tsrk_adamw *) = {tsrk_ref_adamw, tsrk_cpu_adamw};
+    float *g = tsr_array_random(n, TSR_F32, 1.0, 4);
+    for (int k = 0; k < 2; k++) {
+        state plain = state_new(n);
+        state late = state_new(n);
+        tsrk_adamw a = adamw_args(&plain, g, n);
+        kernels[k](&a);
+        tsrk_adamw b = adamw_args(&late, g, n);
+        b.step = a.step + skipped;
+        b.skipped = &skipped;
+        kernels[k](&b);
+        tsr_array_same(late.p, plain.p, n, TSR_F32);
+        state_free(&plain);
+        state_free(&late);
+    }
+    tsr_array_free(g);
+}
+
 static void bits_do_not_depend_on_threads(void)
 {
     const int64_t n = (2 * TSRK_CPU_GRAIN) + 77;
@@ -419,6 +521,9 @@ const tsr_test_case tsr_test_cases[] = {
     {"skip_changes_nothing", skip_changes_nothing},
     {"sum_of_squares", sum_of_squares},
     {"clip_cases", clip_cases},
+    {"clip_takes_the_loss_scale_off", clip_takes_the_loss_scale_off},
+    {"loss_scale_grows_and_backs_off", loss_scale_grows_and_backs_off},
+    {"adamw_counts_steps_taken", adamw_counts_steps_taken},
     {"bits_do_not_depend_on_threads", bits_do_not_depend_on_threads},
     {NULL, NULL},
 };

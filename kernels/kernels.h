@@ -415,8 +415,7 @@ typedef struct tsrk_init_normal {
     X(LOSS_SCALE, loss_scale) \
     X(ADAMW, adamw) \
     X(SGD, sgd) \
-    X(INIT_NORMAL, init_normal) \
-    X(CUSTOM, custom)
+    X(INIT_NORMAL, init_normal)
 
 typedef enum tsrk_id {
 #define TSRK_ENUM(upper, lower) TSRK_##upper,

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file bench_gemm.c
+ * The matrix products of a model's linear layers, beside what bounds them.
+ *
+ * A layer's weight is [out, in]; over t tokens
+ *   forward  y [t, out]   = x [t, in] weight^T
+ *   dgrad    dx [t, in]   = dy [t, out] weight
+ *   wgrad    dw [out, in] = dy^T x
+ * Each round runs the ceiling and then every product once.
+ */
+#include "bench_priv.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+#define DEFAULT_TOKENS 2048
+#define DEFAULT_ROUNDS 5
+#define MAX_SHAPES     (TSRI_BENCH_MAX_GEMMS / 6) /* three passes, two dtypes */
+
+typedef struct shape {
+    char names[TSRI_BENCH_NAME_BYTES];
+    int64_t out, in;
+} shape;
+
+typedef struct shapes {
+    shape at[MAX_SHAPES];
+    int count;
+} shapes;
+
+/* Layers of equal shape share an entry. */
+static void add_shape(shapes *list, const char *name, int64_t out, int64_t in)
+{
+    int at = 0;
+
+    while (at < list->count && (list->at[at].out != out || list->at[at].in != in)) {
+        at++;
+    }
+    shape *s = &list->at[at];
+    const size_t used = strlen(s->names);
+
+    list->count += at == list->count ? 1 : 0;
+    s->out = out;
+    s->in = in;
+    (void)snprintf(s->names + used, sizeof(s->names) - used, "%s%s", used > 0 ? ", " : "", name);
+}
+
+static void list_llama(const tsr_llama_config *c, shapes *list)
+{
+    const int64_t head_dim = c->head_dim > 0 ? c->head_dim : c->dim / c->heads;
+    const int64_t kv_heads = c->kv_heads > 0 ? c->kv_heads : c->heads;
+
+    add_shape(list, "q", c->heads * head_dim, c->dim);
+    add_shape(list, "k, v", kv_heads * head_dim, c->dim);
+    add_shape(list, "o", c->dim, c->heads * head_dim);
+    add_shape(list, "gate, up", c->ffn, c->dim);
+    add_shape(list, "down", c->dim, c->ffn);
+    add_shape(list, "head", c->vocab, c->dim);
+}
+
+static void list_gpt2(const tsr_gpt2_config *c, shapes *list)
+{
+    add_shape(list, "q, k, v, o", c->dim, c->dim);
+    add_shape(list, "up", c->ffn, c->dim);
+    add_shape(list, "down", c->dim, c->ffn);
+    add_shape(list, "head", c->vocab, c->dim);
+}
+
+/* ---- one product ---- */
+
+typedef struct product {
+    tsri_bench_gemm_row row;
+    bool trans_a, trans_b;
+    double rate[TSRI_BENCH_MAX_ROUNDS], of_square[TSRI_BENCH_MAX_ROUNDS],
+        of_peak[TSRI_BENCH_MAX_ROUNDS];
+} product;
+
+typedef struct gemm_bench {
+    tsr_mesh *mesh;
+    tsr_comm *comm;
+    int rounds;
+    int product_count;
+    product products[TSRI_BENCH_MAX_GEMMS];
+    double peak[2][TSRI_BENCH_MAX_ROUNDS], square[2][TSRI_BENCH_MAX_ROUNDS];
+} gemm_bench;
+
+static void add_products(gemm_bench *b, const shape *s, int64_t tokens, tsr_dtype dtype)
+{
+    const int64_t mnk[3][3] = {
+        {tokens, s->out, s->in}, {tokens, s->in, s->out}, {s->out, s->in, tokens}};
+    static const char *const passes[3] = {"forward", "dgrad", "wgrad"};
+
+    for (int pass = 0; pass < 3; pass++) {
+        product *p = &b->products[b->product_count++];
+
+        p->row = (tsri_bench_gemm_row){.pass = passes[pass],
+                                       .dtype = dtype,
+                                       .m = mnk[pass][0],
+                                       .n = mnk[pass][1],
+                                       .k = mnk[pass][2]};
+        memcpy(p->row.weights, s->names, sizeof(p->row.weights));
+        p->trans_b = pass == 0;
+        p->trans_a = pass == 2;
+    }
+}
+
+/* Once to touch memory, then once for the clock. */
+static tsr_status time_matmul(tsr_comm *comm, tsr_dtype dtype, const int64_t mnk[3], bool trans_a,
+                              bool trans_b, double *rate_out)
+{
+    bench_matmul m;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status, tsri_bench_matmul_open(comm, dtype, mnk, trans_a, trans_b, &m), close);
+    TSR_TRY_GOTO(status, tsri_bench_matmul_run(&m, rate_out), close);
+    TSR_TRY_GOTO(status, tsri_bench_matmul_run(&m, rate_out), close);
+close:
+    tsri_bench_matmul_close(&m);
+    return status;
+}
+
+static tsr_status run_round(gemm_bench *b, int round, tsri_bench_gemm_report *report)
+{
+    const int64_t cube[3] = {BENCH_SIDE, BENCH_SIDE, BENCH_SIDE};
+
+    for (int c = 0; c < report->ceiling_count; c++) {
+        tsri_bench_ceiling *ceiling = &report->ceiling[c];
+
+        b->peak[c][round] =
+            tsri_bench_peak(ceiling->dtype, report->threads, &ceiling->instructions);
+        TSR_TRY(time_matmul(b->comm, ceiling->dtype, cube, false, false, &b->square[c][round]));
+    }
+    for (int i = 0; i < b->product_count; i++) {
+        product *p = &b->products[i];
+        const int64_t mnk[3] = {p->row.m, p->row.n, p->row.k};
+        const int c = p->row.dtype == TSR_F32 ? 0 : 1;
+
+        TSR_TRY(time_matmul(b->comm, p->row.dtype, mnk, p->trans_a, p->trans_b, &p->rate[round]));
+        p->of_square[round] = p->rate[round] / b->square[c][round];
+        p->of_peak[round] = b->peak[c][round] > 0.0 ? p->rate[round] / b->peak[c][round] : 0.0;
+    }
+    return TSR_OK;
+}
+
+static void make_report(gemm_bench *b, tsri_bench_gemm_report *report)
+{
+    for (int c = 0; c < report->ceiling_count; c++) {
+        report->ceiling[c].peak = tsri_bench_median(b->peak[c], b->rounds);
+        report->ceiling[c].square = tsri_bench_median(b->square[c], b->rounds);
+    }
+    report->row_count = b->product_count;
+    for (int i = 0; i < b->product_count; i++) {
+        product *p = &b->products[i];
+
+        p->row.rate = tsri_bench_median(p->rate, b->rounds);
+        p->row.of_square = tsri_bench_median(p->of_square, b->rounds);
+        p->row.of_peak = tsri_bench_median(p->of_peak, b->rounds);
+        report->rows[i] = p->row;
+    }
+}
+
+static tsr_status measure(gemm_bench *b, tsr_world *world, const tsri_bench_gemm_options *options,
+                          tsri_bench_gemm_report *out)
+{
+    tsri_model_spec spec;
+    shapes list = {.count = 0};
+
+    *out = (tsri_bench_gemm_report){
+        .model = options->model != NULL ? options->model : "llama-25m",
+        .tokens = options->tokens > 0 ? options->tokens : DEFAULT_TOKENS,
+    };
+    TSR_TRY(tsri_model_preset(out->model, &spec));
+    TSR_TRY(tsri_bench_open_comm(world, &b->mesh, &b->comm));
+    const tsr_device *device = tsri_comm_device(b->comm);
+
+    out->threads = device->threads;
+    b->rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
+    if (b->rounds > TSRI_BENCH_MAX_ROUNDS) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%d rounds, at most %d", b->rounds,
+                         TSRI_BENCH_MAX_ROUNDS);
+    }
+    if (spec.arch == TSRI_ARCH_GPT2) {
+        list_gpt2(&spec.gpt2, &list);
+    } else {
+        list_llama(&spec.llama, &list);
+    }
+    out->ceiling_count = (device->backend->caps & TSR_CAP_BF16) != 0 ? 2 : 1;
+    for (int c = 0; c < out->ceiling_count; c++) {
+        out->ceiling[c].dtype = c == 0 ? TSR_F32 : TSR_BF16;
+        out->ceiling[c].side = BENCH_SIDE;
+        for (int i = 0; i < list.count; i++) {
+            add_products(b, &list.at[i], out->tokens, out->ceiling[c].dtype);
+        }
+    }
+    for (int round = 0; round < b->rounds; round++) {
+        TSR_TRY(run_round(b, round, out));
+    }
+    make_report(b, out);
+    return TSR_OK;
+}
+
+tsr_status tsri_bench_gemm(tsr_world *world, const tsri_bench_gemm_options *options,
+                           tsri_bench_gemm_report *out)
+{
+    gemm_bench *b = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*b), &b));
+    TSR_TRY_GOTO(status, measure(b, world, options, out), close);
+close:
+    tsr_comm_release(&b->comm);
+    tsr_mesh_release(&b->mesh);
+    tsri_free(&b);
+    return status;
+}

@@ -1,0 +1,78 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+#
+# test_bench.sh PROGRAM: tessera bench as a user calls it, with the least work it can do.
+set -u
+program=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# start STATUS words...
+start() {
+    case_name="$*"
+    wanted=$1
+    shift
+    timeout -k 5 120 "$program" bench "$@" >"$folder/out" 2>"$folder/err"
+    got=$?
+    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
+}
+
+complain() {
+    echo "FAIL [$case_name]: $1"
+    sed 's/^/    out| /' "$folder/out"
+    sed 's/^/    err| /' "$folder/err"
+    failed=$((failed + 1))
+}
+
+# has FILE REGEX; lacks FILE REGEX
+has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
+lacks() { ! grep -qE -e "$2" "$folder/$1" || complain "a line of $1 matches $2"; }
+
+start 0 gemm --preset llama-tiny --tokens 16 --rounds 1 --threads 1
+has out '^matrix products of llama-tiny, 16 tokens, 1 thread'
+has out '^f32 +square 2048 +[1-9]'
+has out '^q, o, head +forward +f32 +16 +256 +256 '
+start 0 gemm --preset llama-tiny --tokens 16 --rounds 1 --json
+has out '"square_flops_per_s": [1-9]'
+has out '"pass": "wgrad"'
+lacks out ': 0\.0+,?$'
+
+start 0 collectives -n 2 --bytes 1k,64k --rounds 1
+has out '^collectives over 2 ranks'
+has out '^reduce_scatter +64\.0 KiB '
+start 0 collectives -n 2 --bytes 1k --rounds 1 --json
+has out '"mpi_by_ours": [0-9]'
+lacks out ': 0\.0+,?$'
+
+start 0 step --preset llama-tiny --batch 2 --seq 16 --steps 1
+has out '^llama-tiny, 3082496 parameters, f32; mesh shard=1, hsdp; 1 rank '
+has out '^  matmul '
+start 0 step -n 2 --mesh tp=2 --preset llama-tiny --batch 2 --seq 16 --steps 1 --json
+has out '"mesh": "tp=2"'
+has out '"tokens_per_s": [1-9]'
+
+start 2 speed
+has err 'gemm, collectives or step'
+start 2
+start 2 gemm --mesh shard=1
+has err '--mesh is not for bench gemm'
+start 2 gemm -n 2
+has err 'one rank'
+start 2 collectives
+has err 'at least 2 ranks'
+start 2 collectives -n 2 --bytes 1q
+has err '--bytes 1q'
+start 2 collectives -n 2 --bytes 1k,
+start 2 step --dtype f64
+has err 'f32 or bf16'
+start 2 step --steps 0
+has err '--steps 0'
+start 2 step -n 2 --mesh shard=3
+has err 'shard=3'
+start 2 step --preset llama-tniy
+has err 'llama-tiny'
+
+[ $failed = 0 ] && echo "bench: all cases passed"
+[ $failed = 0 ]

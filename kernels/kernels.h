@@ -380,6 +380,15 @@ typedef struct tsrk_init_normal {
     float mean, std;
 } tsrk_init_normal;
 
+#define TSRK_CUSTOM_ARGS_BYTES 1600
+
+/** run(args): a function of the user's own, on devices whose addresses are host addresses. args are
+ *  its copy of what it was given; the ranges that it touches are declared like any kernel's. */
+typedef struct tsrk_custom {
+    void (*run)(const void *args);
+    _Alignas(8) unsigned char args[TSRK_CUSTOM_ARGS_BYTES];
+} tsrk_custom;
+
 /** One row per kernel: enum suffix, struct suffix. */
 #define TSRK_MAP(X) \
     X(MATMUL, matmul) \
@@ -415,7 +424,8 @@ typedef struct tsrk_init_normal {
     X(LOSS_SCALE, loss_scale) \
     X(ADAMW, adamw) \
     X(SGD, sgd) \
-    X(INIT_NORMAL, init_normal)
+    X(INIT_NORMAL, init_normal) \
+    X(CUSTOM, custom)
 
 typedef enum tsrk_id {
 #define TSRK_ENUM(upper, lower) TSRK_##upper,
@@ -425,7 +435,7 @@ typedef enum tsrk_id {
 } tsrk_id;
 
 /** Bytes of the largest argument struct (checked where the tables are built). */
-#define TSRK_ARGS_MAX_BYTES 192
+#define TSRK_ARGS_MAX_BYTES (8 + TSRK_CUSTOM_ARGS_BYTES)
 
 /** args points to the kernel's struct; stream is the backend's own handle (cpu: NULL). */
 typedef void (*tsrk_fn)(const void *args, void *stream);

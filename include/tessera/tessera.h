@@ -7,6 +7,7 @@
 #pragma once
 
 #include "tessera/comm.h"
+#include "tessera/custom_op.h"
 #include "tessera/dtensor.h"
 #include "tessera/dtype.h"
 #include "tessera/fsdp.h"

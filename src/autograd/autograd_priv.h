@@ -19,6 +19,10 @@
 /** What backward needs to run a checkpointed part again. */
 typedef struct tsri_checkpoint tsri_checkpoint;
 
+/** An operation of the user's own, translated; owned by the tape. */
+typedef struct tsri_custom tsri_custom;
+void tsri_customs_free(tsri_custom **customs);
+
 /** One operation, checkpoint or marker of the tape. */
 typedef struct tsri_node {
     tsri_marker_fn marker; /* NULL: no marker */

@@ -79,6 +79,7 @@ void tsr_tape_destroy(tsr_tape **tape)
     tsri_free(&old->holds);
     tsri_free(&old->scopes);
     tsri_free(&old->nodes);
+    tsri_customs_free(&old->customs);
     tsr_comm_release(&old->comm);
     tsri_free(&old);
     *tape = NULL;

@@ -168,7 +168,7 @@ static void take_axes(const table *t, const int *axes, int count, const int *fix
 static void slice(chance *c, tsr_mesh **mesh, table *t)
 {
     const char *names[TSR_MESH_MAX_AXES];
-    int axes[TSR_MESH_MAX_AXES];
+    int axes[TSR_MESH_MAX_AXES] = {0};
     int fixed[TSR_MESH_MAX_AXES] = {0};
     const int count = random_axes(c, t, axes, names);
     const int cell = pick(c, cells_of(t));
@@ -187,8 +187,8 @@ static void slice(chance *c, tsr_mesh **mesh, table *t)
 static void flatten(chance *c, tsr_mesh **mesh, table *t, int number)
 {
     const char *names[TSR_MESH_MAX_AXES];
-    int axes[TSR_MESH_MAX_AXES];
-    int order[TSR_MESH_MAX_AXES];
+    int axes[TSR_MESH_MAX_AXES] = {0};
+    int order[TSR_MESH_MAX_AXES] = {0};
     int fixed[TSR_MESH_MAX_AXES] = {0};
     bool in[TSR_MESH_MAX_AXES] = {false};
     const int count = random_axes(c, t, axes, names);
@@ -302,7 +302,7 @@ static void split(chance *c, tsr_mesh **mesh, table *t, const int *cell_of, int 
 static void join(chance *c, const tsr_mesh *mesh, const table *t)
 {
     const char *names[TSR_MESH_MAX_AXES];
-    int axes[TSR_MESH_MAX_AXES];
+    int axes[TSR_MESH_MAX_AXES] = {0};
     int fixed[TSR_MESH_MAX_AXES] = {0};
     const int count = random_axes(c, t, axes, names);
     const int first = pick(c, count + 1);
@@ -341,7 +341,7 @@ static void chains_agree_with_a_table(void)
     for (int round = 0; round < ROUNDS; round++) {
         chance c = {.key = tsri_rng_key(7, (uint64_t)round, 0, 0)};
         int cell_of[MAX_RANKS] = {0};
-        table t;
+        table t = {.count = 0};
         tsr_mesh *mesh = random_root(&c, &t);
 
         for (int cell = 0; cell < cells_of(&t); cell++) {

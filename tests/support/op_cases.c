@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "support/custom_ops.h"
 #include "support/tape_rig.h"
 
 enum {
@@ -125,6 +126,33 @@ static tsr_status build_cross_entropy(tsr_tape *tape, tsr_dtensor *const *in, ts
     return tsr_op_cross_entropy(tape, in[0], in[1], out);
 }
 
+static tsr_status build_softcap(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return softcap(tape, in[0], 1.5F, out);
+}
+
+/* Its gradient is added to one that came before. */
+static tsr_status build_softcap_twice(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *wide = NULL;
+    tsr_dtensor *narrow = NULL;
+
+    TSR_TRY(softcap(tape, in[0], 1.5F, &wide));
+    TSR_TRY(softcap(tape, in[0], 0.75F, &narrow));
+    TSR_TRY(tsr_op_add(tape, wide, narrow, out));
+    return TSR_OK;
+}
+
+static tsr_status build_unit_rows(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return unit_rows(tape, in[0], in[1], out);
+}
+
+static tsr_status build_dot_rows(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return dot_rows(tape, in[0], in[1], out);
+}
+
 /* clang-format off */
 const op_case op_cases[] = {
     {"linear", build_linear,
@@ -187,6 +215,16 @@ const op_case op_cases[] = {
     {"cross_entropy", build_cross_entropy,
      {{OP_INPUT_VALUE, 3, {3, 5, IDS_BELOW}},
       {OP_INPUT_IDS, 2, {3, 5}}}, 2, true},
+    {"custom: softcap", build_softcap,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"custom: two of one value", build_softcap_twice,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"custom: unit_rows", build_unit_rows,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}},
+      {OP_INPUT_PARAM, 1, {5}}}, 2, false},
+    {"custom: dot_rows", build_dot_rows,
+     {{OP_INPUT_VALUE, 3, {3, 2, 7}},
+      {OP_INPUT_PARAM, 1, {7}}}, 2, false},
 };
 /* clang-format on */
 const int op_case_count = (int)(sizeof(op_cases) / sizeof(op_cases[0]));

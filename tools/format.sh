@@ -9,10 +9,11 @@ format=$(command -v clang-format-14 || command -v clang-format) || {
     echo "format.sh: clang-format is not installed; run tools/install_deps.sh" >&2
     exit 1
 }
-files=$(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh')
 existing=
-for file in $files; do
-    [ -f "$file" ] && existing="$existing $file"
+for file in $(git ls-files -co --exclude-standard -- src include kernels tests examples bench); do
+    case $file in
+    *.c | *.h | *.cu | *.cuh) [ -f "$file" ] && existing="$existing $file" ;;
+    esac
 done
 if [ "${1:-}" = --fix ]; then
     # shellcheck disable=SC2086

@@ -168,11 +168,23 @@ static tsr_status record(tsri_op_call *call)
     return TSR_OK;
 }
 
+/* Whoever holds the parameter's memory learns that it is about to be read. */
+static tsr_status use_param(const tsri_op_call *call, int i)
+{
+    tsr_param *param = call->in[i]->param;
+
+    if (param != NULL && param->sink != NULL && param->sink->use != NULL) {
+        TSR_TRY(param->sink->use(param->sink_context, param, call->tape));
+    }
+    return TSR_OK;
+}
+
 static tsr_status run(tsri_op_call *call)
 {
     bool needs_grad = false;
 
     for (int i = 0; i < call->in_count; i++) {
+        TSR_TRY(use_param(call, i));
         TSR_TRY(place_input(call, i));
         needs_grad = needs_grad || call->needs_grad[i];
     }

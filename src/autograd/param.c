@@ -118,6 +118,10 @@ void tsri_param_get_block(const tsr_param *param, tsri_param_block *out)
                               .cols = matrix ? value->local_shape[1] : 1,
                               .global_rows = param->spec.shape[0],
                               .global_cols = matrix ? param->spec.shape[1] : 1};
+    if (param->by_cols) {
+        out->first_col += param->col_begin;
+        out->cols = param->col_count;
+    }
 }
 
 const char *tsr_param_name(const tsr_param *param)

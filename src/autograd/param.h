@@ -7,13 +7,14 @@
  * The tp-local parameter is a block of rows x cols of the global [global_rows, global_cols] matrix
  * (a vector is a matrix of one column), at (tp_first_row, tp_first_col). FSDP splits its rows: this
  * rank's piece are rows [row_begin, row_begin + row_count) of the block, contiguous, f32, at
- * (data, data_offset); its gradient lies at (grad, grad_offset). Levels 1 and 2 let a rank own only
- * elements [own_begin, own_end) of that piece: those are what it updates and has optimizer state
- * for.
+ * (data, data_offset); its gradient lies at (grad, grad_offset). Where it splits columns instead,
+ * the piece is [row_count, col_count] with all rows. Levels 1 and 2 let a rank own only elements
+ * [own_begin, own_end) of that piece: those are what it updates and has optimizer state for.
  */
 #pragma once
 
 #include "tessera/param.h"
+#include "tessera/tape.h"
 
 #include "dtensor/dtensor.h"
 
@@ -31,6 +32,8 @@ struct tsr_param {
     tsr_buffer *data, *grad;
     size_t data_offset, grad_offset; /* bytes */
     int64_t row_begin, row_count;    /* of the tp-local block */
+    bool by_cols;                    /* split along columns: */
+    int64_t col_begin, col_count;    /* of the tp-local block; only where by_cols */
     int64_t own_begin, own_end;      /* elements of the piece */
     unsigned copy_mask; /* axes of size > 1 on which the owned elements are replicated */
 };
@@ -45,6 +48,8 @@ struct tsri_grad_sink {
      */
     tsr_status (*destination)(void *context, tsr_param *param, const tsr_layout *grad_layout,
                               tsr_dtensor **dest_out, bool *accumulate_out);
+    /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
+    tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
 };
 
 /** A parameter of comm with a compute value replicated on every axis. One owner. */

@@ -300,6 +300,11 @@ bool tsri_tape_in_backward(const tsr_tape *tape)
     return tape->in_backward;
 }
 
+uint64_t tsri_tape_epoch(const tsr_tape *tape)
+{
+    return tape->epoch;
+}
+
 tsr_buffer *tsri_tape_token_count(const tsr_tape *tape)
 {
     return tape->count;

@@ -36,6 +36,20 @@ typedef enum tsr_reshard {
     TSR_RESHARD_NEVER = 2 /**< Kept until its backward is over. */
 } tsr_reshard;
 
+/** When backward gathers the unit that comes next. */
+typedef enum tsr_prefetch {
+    TSR_PREFETCH_DEFAULT = 0, /**< TSR_PREFETCH_PRE */
+    TSR_PREFETCH_PRE = 1,     /**< Before the gradients of the running unit. */
+    TSR_PREFETCH_POST = 2,    /**< After them: one unit less is held, less is hidden. */
+    TSR_PREFETCH_NONE = 3     /**< When its turn comes. */
+} tsr_prefetch;
+
+/** Parameters that match a pattern are split along another dim than 0. */
+typedef struct tsr_shard_dim {
+    const char *match; /**< Pattern over full names. */
+    int dim;           /**< 0 or 1. Along 1 gathers and reductions copy once more. */
+} tsr_shard_dim;
+
 /** Zero-initialise for defaults. */
 typedef struct tsr_fsdp_options {
     tsr_axis_level levels[TSR_MESH_MAX_AXES]; /**< Up to the first NULL axis; others default. */
@@ -43,6 +57,18 @@ typedef struct tsr_fsdp_options {
     tsr_dtype reduce_dtype;                   /**< Gradients reduced in; default f32. */
     tsr_reshard reshard_after_forward;
     int prefetch_depth; /**< Units gathered ahead, stored plus one: 0 default (1 ahead), 1: none. */
+    tsr_prefetch backward_prefetch;
+    /** k > 0: after forward keep the parameters split over groups of k ranks, so that backward
+     *  gathers within these. k is the product of the last level-3 axes' sizes. */
+    int reshard_group;
+    /** Patterns over full names of parameters that this unit does not take. A unit around it may
+     *  (one of level 0 on all axes trains them as data parallel does); what no unit takes is whole
+     *  on every rank and frozen. Borrowed until tsr_fully_shard returns, like shard_dims. */
+    const char *const *ignored;
+    int ignored_count;
+    const tsr_shard_dim *shard_dims;
+    int shard_dim_count;
+    double gradient_divisor; /**< Gradients are divided by it after the last reduction; 0: by 1. */
 } tsr_fsdp_options;
 
 /**
@@ -61,11 +87,23 @@ TSR_CHECKED tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *preset,
  *
  * Local; options are logically collective.
  *
+ * What is legal, and why the rest is not: docs/legal-combinations.md.
+ *
  * @param options  NULL for defaults.
- * @retval TSR_ERR_INVALID  an axis that does not exist, is named twice, or carries no data.
+ * @retval TSR_ERR_INVALID  an axis that does not exist or is named twice, a pattern without match.
  * @retval TSR_ERR_STATE    the module is a unit already, or materialised.
  */
 TSR_CHECKED tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options);
+
+/**
+ * Freeze the parameters of @p module whose full names match @p pattern: no gradient, no optimizer
+ * state; a unit of frozen parameters alone has no gradient memory and no reduction. Local;
+ * logically collective.
+ *
+ * @retval TSR_ERR_INVALID  nothing matches.
+ * @retval TSR_ERR_STATE    materialised already.
+ */
+TSR_CHECKED tsr_status tsr_module_freeze(tsr_module *module, const char *pattern);
 
 /**
  * Allocate this rank's pieces and fill them from @p seed. Parameters that no unit took form a unit
@@ -83,6 +121,9 @@ typedef struct tsr_unit_info {
     int64_t element_count; /**< Global elements. */
     size_t shard_bytes;    /**< f32 at rest on this rank. */
     size_t gathered_bytes; /**< Its slot while it runs; 0: computes from the shard itself. */
+    size_t grad_bytes;     /**< f32 gradients on this rank; 0: all frozen. */
+    bool shared;           /**< Found in use outside its module: gathered until the root is over. */
+    int64_t passed_over;   /**< Forwards in which this rank ran the root but not this unit. */
 } tsr_unit_info;
 
 /** Local. Number of units under @p model; fills infos[capacity] in order of creation. */

@@ -3,12 +3,80 @@
 /* The engine: what happens around each unit's forward and backward.
  *
  * The expected order of units is that of their creation until a forward has shown another one,
- * which then is expected from the next forward on. The root's hooks frame a micro-batch. */
+ * which then is expected from the next forward on. The root's hooks frame a pass.
+ *
+ * A rank that runs the root but comes to a unit later in the order than the next one has passed
+ * over those between. Other ranks may be running them, so it issues their collectives in their
+ * places: forward gathers, and backward (by markers on the tape) gathers and reduces zeros. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
 
-static tsr_status touch(unit *u, tsr_tape *tape)
+static bool is_root(const unit *u)
+{
+    return u->module->parent == NULL;
+}
+
+/* ---- passes and steps ---- */
+
+/* Memory taken within a step that has ended is the arena's again. */
+static void give_back(const unit *u, tsri_mem *mem, bool new_step)
+{
+    if (!new_step || mem->interval < 0) {
+        tsri_arena_release(tsri_comm_arena(u->comm), mem,
+                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
+    }
+    *mem = (tsri_mem){.interval = -1};
+}
+
+/* What a pass that failed, or was never played backward, left in u. */
+static void forget_pass(unit *u, bool new_step)
+{
+    for (int i = 0; i < u->param_count; i++) {
+        (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
+    }
+    if (u->state != SLOT_EMPTY && u->has_slot) {
+        (void)tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered);
+        give_back(u, &u->slot, new_step);
+    }
+    u->state = SLOT_EMPTY;
+    if (u->grad_slot_held) {
+        give_back(u, &u->grad_slot, new_step);
+        u->grad_slot_held = false;
+    }
+    if (u->kept_held) {
+        (void)tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->kept_ready);
+        give_back(u, &u->kept, new_step);
+        u->kept_held = false;
+    }
+}
+
+static void begin_pass(engine *e, const tsr_tape *tape)
+{
+    const bool new_step = tsri_tape_micro_batch(tape) == 0;
+
+    if (e->busy && new_step) {
+        e->draining = (tsri_mem){0};
+    }
+    for (int i = 0; i < e->unit_count; i++) {
+        unit *u = e->units[i];
+
+        if (e->busy) {
+            forget_pass(u, new_step);
+        }
+        u->calls = 0;
+        u->inside = 0;
+        u->trailing = 0;
+        if (new_step) {
+            u->done = false;
+            u->open = u->open && u->keep;
+        }
+    }
+    e->root_running = false;
+    e->busy = true;
+}
+
+static tsr_status touch(unit *u, const tsr_tape *tape)
 {
     engine *e = u->engine;
 
@@ -17,58 +85,343 @@ static tsr_status touch(unit *u, tsr_tape *tape)
                          "unit \"%s\" has no memory yet: call tsr_module_materialize first",
                          u->module->path);
     }
-    if (e->step != tsri_tape_step(tape)) {
-        e->step = tsri_tape_step(tape);
-        e->params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+    if (e->epoch != tsri_tape_epoch(tape)) {
+        e->epoch = tsri_tape_epoch(tape);
+        begin_pass(e, tape);
+        if (tsri_tape_micro_batch(tape) == 0) {
+            e->params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+        }
     }
     return TSR_OK;
 }
 
-static bool is_root(const unit *u)
+static bool is_tape_last(const tsr_tape *tape)
 {
-    return u->module->parent == NULL;
+    return tsri_tape_micro_batch(tape) + 1 == tsri_tape_micro_batch_count(tape);
 }
 
-static void begin_forward(engine *e)
+static bool is_last(const engine *e, const tsr_tape *tape)
+{
+    return e->last_mark < 0 ? is_tape_last(tape) : e->last_mark != 0;
+}
+
+/* ---- around backward ---- */
+
+static bool prefetches(const unit *u, tsr_prefetch when)
+{
+    const tsr_prefetch asked = u->options.backward_prefetch;
+
+    return (asked == TSR_PREFETCH_DEFAULT ? TSR_PREFETCH_PRE : asked) == when;
+}
+
+/* The root enters backward first: the unit that ran last comes next. */
+static tsr_status prefetch_last(const unit *root)
+{
+    unit *last = root->engine->units[root->engine->unit_count - 1];
+
+    if (last->ran_forward == root->engine->forward) {
+        TSR_TRY(tsri_unit_unshard(last));
+    }
+    return TSR_OK;
+}
+
+static tsr_status after_backward(void *context, tsr_tape *tape);
+
+static tsr_status enter_backward(unit *u)
+{
+    u->inside++;
+    TSR_TRY(tsri_unit_unshard(u));
+    if (prefetches(u, TSR_PREFETCH_PRE)) {
+        if (is_root(u) && u->prefetch[1].units == NULL) {
+            TSR_TRY(prefetch_last(u));
+        } else {
+            TSR_TRY(tsri_unit_prefetch(u, -1));
+        }
+    }
+    TSR_TRY(tsri_unit_await(u));
+    if (u->train_count > 0) {
+        TSR_TRY(tsri_unit_open_grads(u));
+    }
+    return TSR_OK;
+}
+
+/* The units after the last one that ran. */
+static tsr_status play_trailing(const engine *e, tsr_tape *tape)
+{
+    for (int i = e->unit_count - 1; i > 0; i--) {
+        unit *u = e->units[i];
+
+        if (u->trailing > 0) {
+            u->trailing--;
+            TSR_TRY(enter_backward(u));
+            TSR_TRY(after_backward(u, tape));
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status before_backward(void *context, tsr_tape *tape)
+{
+    unit *u = context;
+
+    TSR_TRY(touch(u, tape));
+    TSR_TRY(enter_backward(u));
+    if (is_root(u)) {
+        TSR_TRY(play_trailing(u->engine, tape));
+    }
+    return TSR_OK;
+}
+
+/* The last reduction of a unit that has not made it in its own backward. */
+static tsr_status finish_unit(unit *u)
+{
+    if (!u->open) {
+        TSR_TRY(tsri_unit_zero_grads(u));
+        u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+        tsri_log(TSRI_LOG_WARN, "unit \"%s\" got no gradient in this step: taken as zero",
+                 u->module->path);
+    }
+    TSR_TRY(tsri_unit_reduce_last(u));
+    return TSR_OK;
+}
+
+static void report_unreached(engine *e)
+{
+    const char *names[4] = {NULL};
+    const int count = tsri_engine_unreached(e, names, 4);
+
+    e->checked = true;
+    if (count > 0) {
+        tsri_log(TSRI_LOG_WARN,
+                 "%d trained parameters got no gradient in the first step: %s%s%s%s%s%s%s%s", count,
+                 names[0], count > 1 ? ", " : "", count > 1 ? names[1] : "", count > 2 ? ", " : "",
+                 count > 2 ? names[2] : "", count > 3 ? ", " : "", count > 3 ? names[3] : "",
+                 count > 4 ? ", ..." : "");
+    }
+}
+
+/* After the root: nothing stays gathered, and at the end of a step compute may read every gradient.
+ */
+static tsr_status finish(engine *e, const tsr_tape *tape)
+{
+    const bool last = is_last(e, tape);
+
+    for (int i = 0; i < e->unit_count; i++) {
+        unit *u = e->units[i];
+
+        const bool waits = u->has_grad_slot ? u->grad_slot_held : u->shared && u->open && !u->done;
+
+        if (waits && !is_root(u) && (u->shared || is_tape_last(tape))) {
+            TSR_TRY(tsri_unit_reduce(u, last, is_tape_last(tape)));
+        }
+    }
+    tsri_engine_release_draining(e);
+    for (int i = 0; i < e->unit_count; i++) {
+        TSR_TRY(tsri_unit_reshard(e->units[i]));
+        tsri_unit_drop_kept(e->units[i]);
+    }
+    for (int i = 0; (last || is_tape_last(tape)) && i < e->unit_count; i++) {
+        unit *u = e->units[i];
+
+        if (u->train_count == 0) {
+            continue;
+        }
+        if (last && u->all_reduce && !u->done) {
+            TSR_TRY(finish_unit(u));
+        }
+        u->stale = u->own_count < u->train_count;
+        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced));
+    }
+    if (last && !e->checked) {
+        report_unreached(e);
+    }
+    e->busy = false;
+    return TSR_OK;
+}
+
+static tsr_status after_backward(void *context, tsr_tape *tape)
+{
+    unit *u = context;
+    engine *e = u->engine;
+
+    u->inside--;
+    if (--u->calls > 0) {
+        return TSR_OK; /* an earlier call of this unit still has its backward to come */
+    }
+    if (!u->shared || is_root(u)) {
+        TSR_TRY(tsri_unit_reduce(u, is_last(e, tape), is_tape_last(tape)));
+    }
+    if (is_root(u)) {
+        TSR_TRY(finish(e, tape));
+        return TSR_OK;
+    }
+    if (!u->shared) {
+        TSR_TRY(tsri_unit_reshard(u));
+    }
+    if (prefetches(u, TSR_PREFETCH_POST)) {
+        TSR_TRY(tsri_unit_prefetch(u, -1));
+    }
+    return TSR_OK;
+}
+
+/* ---- around forward ---- */
+
+static void begin_forward(engine *e, const tsr_tape *tape)
 {
     e->forward++;
     e->seen_count = 0;
+    e->cursor = 0;
+    e->root_running = true;
+    e->eval = tsri_tape_no_grad(tape);
     for (int i = 0; i < e->unit_count; i++) {
-        e->units[i]->calls = 0;
+        e->units[i]->passed = false;
+        e->units[i]->before = NULL;
     }
+}
+
+/* After a forward of u: let go of its parameters, or not. */
+static tsr_status leave(unit *u)
+{
+    const engine *e = u->engine;
+    const bool last = u->position == e->unit_count - 1;
+    const tsr_reshard reshard = u->options.reshard_after_forward;
+
+    if (e->eval) {
+        if (!u->shared) {
+            TSR_TRY(tsri_unit_reshard(u));
+        }
+        return TSR_OK;
+    }
+    if (u->shared || reshard == TSR_RESHARD_NEVER || (reshard == TSR_RESHARD_DEFAULT && last)) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_unit_reshard_kept(u));
+    return TSR_OK;
+}
+
+/* By what backward comes to a unit that forward passed over: marks on the tape, or where no unit
+ * came after it a number, since the root has left its own mark by then. */
+static tsr_status mark_passed(unit *u, tsr_tape *tape)
+{
+    if (!tsri_tape_no_grad(tape) && u->before == NULL) {
+        u->trailing++;
+        u->calls++;
+        u->passed_marked = true;
+    } else if (!tsri_tape_no_grad(tape)) {
+        TSR_TRY(tsri_tape_marker(tape, after_backward, u));
+        TSR_TRY(tsri_tape_marker(tape, before_backward, u));
+        u->calls++;
+        u->passed_marked = true;
+    }
+    return TSR_OK;
+}
+
+/* What other ranks may be doing in u's forward, without the forward. */
+static tsr_status pass_over(unit *u, const unit *before, tsr_tape *tape)
+{
+    u->ran_forward = u->engine->forward;
+    u->passed = true;
+    u->passed_marked = false;
+    u->before = before;
+    TSR_TRY(tsri_unit_unshard(u));
+    TSR_TRY(tsri_unit_prefetch(u, 1));
+    TSR_TRY(tsri_unit_await(u));
+    TSR_TRY(mark_passed(u, tape));
+    TSR_TRY(leave(u));
+    return TSR_OK;
+}
+
+/* Those between the last unit run and the one at position, which is before's (NULL: the end). */
+static tsr_status pass_over_until(engine *e, int position, const unit *before, tsr_tape *tape)
+{
+    for (int i = e->cursor + 1; i < position; i++) {
+        if (e->units[i]->ran_forward != e->forward) {
+            TSR_TRY(pass_over(e->units[i], before, tape));
+        }
+    }
+    if (position > e->cursor) {
+        e->cursor = position;
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_forward(unit *u, tsr_tape *tape)
+{
+    engine *e = u->engine;
+
+    if (is_root(u)) {
+        begin_forward(e, tape);
+    } else if (e->root_running) {
+        TSR_TRY(pass_over_until(e, u->position, u, tape));
+    }
+    if (u->ran_forward != e->forward || u->passed) {
+        u->ran_forward = e->forward;
+        u->passed = false;
+        e->seen[e->seen_count++] = u;
+    }
+    return TSR_OK;
+}
+
+/* Backward runs the forward again: what the first run passed over here is marked now. */
+static tsr_status mark_again(const unit *u, tsr_tape *tape)
+{
+    for (int i = 0; i < u->engine->unit_count; i++) {
+        unit *other = u->engine->units[i];
+
+        if (other->before == u && !other->passed_marked) {
+            TSR_TRY(mark_passed(other, tape));
+        }
+    }
+    return TSR_OK;
 }
 
 static tsr_status before_forward(void *context, tsr_tape *tape)
 {
     unit *u = context;
+    const bool again = tsri_tape_in_recompute(tape);
 
     TSR_TRY(touch(u, tape));
-    if (is_root(u)) {
-        begin_forward(u->engine);
-    }
-    if (u->ran_forward != u->engine->forward) {
-        u->ran_forward = u->engine->forward;
-        u->engine->seen[u->engine->seen_count++] = u;
+    if (again) {
+        TSR_TRY(mark_again(u, tape));
+    } else {
+        TSR_TRY(note_forward(u, tape));
     }
     TSR_TRY(tsri_unit_unshard(u));
-    if (!tsri_tape_in_recompute(tape)) {
+    if (!again) {
         TSR_TRY(tsri_unit_prefetch(u, 1));
+    } else if (prefetches(u, TSR_PREFETCH_PRE)) {
+        TSR_TRY(tsri_unit_prefetch(u, -1));
     }
     TSR_TRY(tsri_unit_await(u));
+    u->inside++;
     if (!tsri_tape_no_grad(tape)) {
         u->calls++;
     }
     return TSR_OK;
 }
 
-/* Units that did not run follow those that did. */
+/* What this rank passed over keeps its place between its neighbours. */
 static void learn_order(engine *e)
 {
-    int next = e->seen_count;
-
     for (int i = 0; i < e->unit_count; i++) {
-        if (e->units[i]->ran_forward != e->forward) {
-            e->seen[next++] = e->units[i];
+        unit *u = e->units[i];
+        int at = 0;
+
+        if (u->passed) {
+            while (at < e->seen_count && e->seen[at] != u->before) {
+                at++;
+            }
+            for (int k = e->seen_count; k > at; k--) {
+                e->seen[k] = e->seen[k - 1];
+            }
+            e->seen[at] = u;
+            e->seen_count++;
+            u->passed_count++;
+            tsri_log(
+                TSRI_LOG_INFO,
+                "unit \"%s\" is passed over on this rank: its collectives are issued in place, "
+                "its gradients are zero",
+                u->module->path);
         }
     }
     for (int i = 0; i < e->unit_count; i++) {
@@ -77,13 +430,16 @@ static void learn_order(engine *e)
     }
 }
 
-static tsr_status end_forward(engine *e, bool no_grad)
+static tsr_status end_forward(engine *e, tsr_tape *tape)
 {
+    TSR_TRY(pass_over_until(e, e->unit_count, NULL, tape));
     learn_order(e);
-    for (int i = 0; i < e->unit_count; i++) {
-        if (no_grad || e->units[i]->ran_forward != e->forward) {
+    e->root_running = false;
+    if (e->eval) {
+        for (int i = 0; i < e->unit_count; i++) {
             TSR_TRY(tsri_unit_reshard(e->units[i]));
         }
+        e->busy = false;
     }
     return TSR_OK;
 }
@@ -91,92 +447,16 @@ static tsr_status end_forward(engine *e, bool no_grad)
 static tsr_status after_forward(void *context, tsr_tape *tape)
 {
     unit *u = context;
-    const bool no_grad = tsri_tape_no_grad(tape);
-    const bool last = u->position == u->engine->unit_count - 1;
-    const tsr_reshard reshard = u->options.reshard_after_forward;
 
+    u->inside--;
     if (tsri_tape_in_recompute(tape)) {
         return TSR_OK; /* its backward comes at once */
     }
     if (is_root(u)) {
-        TSR_TRY(end_forward(u->engine, no_grad));
+        TSR_TRY(end_forward(u->engine, tape));
         return TSR_OK;
     }
-    if (no_grad || reshard == TSR_RESHARD_ALWAYS || (reshard == TSR_RESHARD_DEFAULT && !last)) {
-        TSR_TRY(tsri_unit_reshard(u));
-    }
-    return TSR_OK;
-}
-
-static tsr_status before_backward(void *context, tsr_tape *tape)
-{
-    unit *u = context;
-    const engine *e = u->engine;
-
-    TSR_TRY(touch(u, tape));
-    TSR_TRY(tsri_unit_unshard(u));
-    if (is_root(u)) {
-        if (e->units[e->unit_count - 1]->calls > 0) {
-            TSR_TRY(tsri_unit_unshard(e->units[e->unit_count - 1]));
-        }
-    } else {
-        TSR_TRY(tsri_unit_prefetch(u, -1));
-    }
-    TSR_TRY(tsri_unit_await(u));
-    TSR_TRY(tsri_unit_open_grads(u, e->step));
-    return TSR_OK;
-}
-
-/* The last reduction of a unit that did not run in the last micro-batch. */
-static tsr_status finish_idle(unit *u)
-{
-    const int64_t step = u->engine->step;
-
-    if (u->grad_step != step) {
-        TSR_TRY(tsri_unit_zero_grads(u));
-        u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
-        tsri_log(TSRI_LOG_WARN, "unit \"%s\" got no gradient in step %lld: taken as zero",
-                 u->module->path, (long long)step);
-    }
-    TSR_TRY(tsri_unit_reduce_last(u, step));
-    return TSR_OK;
-}
-
-/* After the root: nothing stays gathered, and on the last micro-batch compute may read every
- * gradient. */
-static tsr_status finish(engine *e, bool last)
-{
-    tsri_engine_release_draining(e);
-    for (int i = 0; i < e->unit_count; i++) {
-        TSR_TRY(tsri_unit_reshard(e->units[i]));
-    }
-    for (int i = 0; last && i < e->unit_count; i++) {
-        unit *u = e->units[i];
-
-        if (u->param_count > 0) {
-            if (u->final_step != e->step) {
-                TSR_TRY(finish_idle(u));
-            }
-            TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced));
-        }
-    }
-    return TSR_OK;
-}
-
-static tsr_status after_backward(void *context, tsr_tape *tape)
-{
-    unit *u = context;
-    const bool last = tsri_tape_micro_batch(tape) + 1 == tsri_tape_micro_batch_count(tape);
-
-    if (--u->calls > 0) {
-        return TSR_OK; /* an earlier call of this unit still has its backward to come */
-    }
-    TSR_TRY(tsri_unit_reduce(u, u->engine->step, last));
-    if (is_root(u)) {
-        TSR_TRY(finish(u->engine, last));
-    } else {
-        TSR_TRY(tsri_unit_reshard(u));
-    }
+    TSR_TRY(leave(u));
     return TSR_OK;
 }
 

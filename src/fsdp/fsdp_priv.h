@@ -3,16 +3,21 @@
 /* Units and the engine that runs them.
  *
  * A unit's tp-local parameters are matrices of rows x cols. Over the W ranks of the level-3 axes
- * (flattened) each row block of ceil(rows / W) is a chunk. Buffers of a unit, in elements:
+ * (flattened) each block of ceil(rows / W) rows is a chunk (of ceil(cols / W) columns where the
+ * parameter is split along dim 1). Buffers of a unit, in elements:
  *
- *   shard, f32 [E]        at rest: for each parameter its chunk at shard_offset
- *   slot, [W * E]         gathered: for each parameter W chunks at W * shard_offset, so that it
- * lies contiguous, with slack after its last row grad slot, [W * E]    the same for full gradients,
- * in reduce dtype grad, f32 [E / F2]    reduced gradients, accumulated over micro-batches
+ *   shard, f32 [E]              at rest: for each parameter its chunk at shard_offset; first the
+ *                               trained ones, up to T, then the frozen up to F, then whole ones
+ *   slot, [W * F]               gathered: for each parameter W chunks at W * shard_offset, so that
+ *                               it lies contiguous, with slack after its last row
+ *   grad slot, [W * T]          the same for full gradients, in reduce dtype
+ *   grad, f32 [T / F2]          reduced gradients, accumulated over micro-batches
+ *   kept, [W / k * F]           between forward and backward, where parameters stay split over
+ *                               groups of k ranks
  *
- * Levels 1 and 2 split the flat shard by elements: first F2 intervals over the level-2 axes, each
- * into F1 intervals over the level-1 axes. A rank owns one: it updates that and no more, and what
- * it does not own is stale until the next refresh.
+ * Levels 1 and 2 split the first T of the flat shard by elements: first F2 intervals over the
+ * level-2 axes, each into F1 intervals over the level-1 axes. A rank owns one: it updates that and
+ * no more, and what it does not own is stale until the next refresh.
  *
  *   forward of unit i    gather stream   | gather i+1 ............ | gather i+2 ...
  *                        compute stream  | wait i | forward of i   | wait i+1 | forward of i+1
@@ -25,6 +30,8 @@
 
 #include "tessera/fsdp.h"
 
+#include <stdio.h>
+
 #include "nn/nn.h"
 
 typedef struct engine engine;
@@ -33,9 +40,13 @@ typedef struct unit unit;
 typedef struct unit_param {
     tsr_param *param;      /* retained */
     int64_t rows, cols;    /* tp-local */
-    int64_t chunk;         /* elements of one rank's chunk: ceil(rows / W) * cols */
+    bool by_cols;          /* split along dim 1 */
+    bool whole;            /* not split over the level-3 axes: no unit took it */
+    int64_t chunk;         /* elements of one rank's chunk */
     int64_t shard_offset;  /* elements */
+    int64_t fold_offset;   /* by_cols: elements in the buffer where its chunks are contiguous */
     bool written;          /* a gradient has arrived in the current slot (or step, without slot) */
+    bool reached;          /* a gradient has ever arrived */
     unsigned partial_mask; /* axes without data on which the gradient arrives Partial */
     tsr_dtensor *grad_value; /* the gradient's destination; NULL before the first */
 } unit_param;
@@ -46,15 +57,23 @@ typedef enum slot_state {
     SLOT_READY      /* compute waited for it; values attached */
 } slot_state;
 
+/* Units to gather ahead instead of the next ones. */
+typedef struct prefetch_list {
+    unit **units; /* borrowed; NULL: not set */
+    int count;
+} prefetch_list;
+
 struct unit {
     tsr_module *module; /* borrowed: the unit is its hook */
     tsr_comm *comm;
-    engine *engine; /* from materialize on; shared */
-    tsr_fsdp_options options;
+    engine *engine;                     /* from materialize on; shared */
+    tsr_fsdp_options options;           /* without the lists, which are used up */
     tsr_level level[TSR_MESH_MAX_AXES]; /* by mesh axis; DEFAULT: not named */
     unit_param *params;
     int param_count;
-    tsri_coll_item *items; /* scratch, param_count */
+    tsri_coll_item *items;     /* scratch, param_count */
+    prefetch_list prefetch[2]; /* forward, backward */
+    bool gradient_sync, all_reduce;
 
     /* From materialize on. */
     unsigned mask[4];                           /* axes by level 0..3 */
@@ -63,25 +82,52 @@ struct unit {
     tsr_group *gather_group, *reduce_group;     /* level 3 */
     tsr_group *flat_gather[3], *flat_reduce[3]; /* levels 1 and 2 */
     tsr_group *replicate_group;                 /* level 0 */
+    tsr_group *kept_group;                      /* the last level-3 axes: k ranks */
+    int64_t train_count, sharded_count;         /* T and F */
     int64_t shard_count;                        /* E */
+    int64_t fold_count;                         /* elements of the by_cols buffer, W chunks each */
     int64_t own_begin, own_count;               /* owned interval of the flat shard */
     int64_t grad_begin, grad_count;             /* interval of the flat shard that grad holds */
     tsr_buffer *shard, *grad;
-    bool has_slot, has_grad_slot;
+    bool has_slot, has_grad_slot, has_whole;
     tsr_dtype param_dtype, reduce_dtype;
 
     /* While running. */
     slot_state state;
-    tsri_mem slot, grad_slot;
-    bool grad_slot_held;
-    tsr_event gathered, reduced;
-    int calls;           /* forwards whose backward is still to come */
-    int position;        /* in the engine's order */
-    int64_t ran_forward; /* forward number (engine) in which it last ran */
-    int64_t grad_step;   /* step to which grad belongs; -1: none */
-    int64_t final_step;  /* step whose last reduction was made; -1: none */
-    bool stale;          /* shard holds elements that their owners have updated since */
+    tsri_mem slot, grad_slot, kept;
+    bool grad_slot_held, kept_held;
+    tsr_event gathered, reduced, kept_ready;
+    int calls;            /* forwards whose backward is still to come */
+    int inside;           /* forwards under way */
+    int position;         /* in the engine's order */
+    int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
+    bool passed;          /* in that forward this rank passed over it, and has not run it since */
+    bool passed_marked;   /* and backward knows */
+    const unit *before;   /* the unit before whose forward it was passed over */
+    int trailing;         /* passes over it after the last unit, still to be played backward */
+    int64_t passed_count; /* forwards in which it was passed over */
+    bool shared;          /* in use outside its module: gathered until the root is over */
+    bool open;            /* grad holds sums that are still to be reduced or read */
+    bool done;            /* the last reduction of the step was made */
+    bool keep;            /* the sums stay for the next step */
+    bool stale;           /* shard holds elements that their owners have updated since */
 };
+
+/* Test switch: one reduction that does not happen or counts twice, or parameters read one place
+ * too far. Off by default; no program can reach it. */
+typedef enum tsri_sabotage_kind {
+    TSRI_SABOTAGE_NONE = 0,
+    TSRI_SABOTAGE_DROP,
+    TSRI_SABOTAGE_DOUBLE,
+    TSRI_SABOTAGE_SHIFT
+} tsri_sabotage_kind;
+
+typedef struct sabotage {
+    tsri_sabotage_kind kind;
+    int nth; /* of the reductions over more than one rank, from 1; SHIFT: of the units */
+    int seen;
+    bool struck;
+} sabotage;
 
 /* All units of one model. */
 struct engine {
@@ -90,30 +136,94 @@ struct engine {
     unit **units;   /* in expected order of forward; [0] is the root */
     unit **seen;    /* order of the forward under way */
     int unit_count, seen_count;
-    int64_t step;           /* of the tape, of the newest forward; -1 before the first */
+    int cursor;             /* largest position of the forward under way */
+    bool root_running;      /* between the root's hooks */
+    bool eval;              /* no backward follows the forward under way */
+    bool busy;              /* a pass has begun and not ended */
+    bool checked;           /* parameters without gradient have been reported */
+    uint64_t epoch;         /* of the tape, of the newest pass */
     int64_t forward;        /* number of forwards begun */
+    int last_mark;          /* -1: the tape's last micro-batch is the last; else 0 or 1 */
     tsr_event params_ready; /* compute's point at which the step's parameters were final */
     tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
     tsr_event drained;      /* its end */
+    sabotage sabotage;
 };
 
 extern const tsri_module_hooks tsri_unit_hooks;
 extern const tsri_grad_sink tsri_unit_sink;
 
+/** The module's unit, or NULL. */
+unit *tsri_unit_of(const tsr_module *module);
+/** The engine of the model that module belongs to, or NULL before materialisation. */
+engine *tsri_engine_of(tsr_module *module);
+static inline bool tsri_unit_trains(const unit_param *p)
+{
+    return !p->param->spec.frozen;
+}
+
 /* gather.c */
 tsr_status tsri_unit_unshard(unit *u);
 tsr_status tsri_unit_await(unit *u);
 tsr_status tsri_unit_reshard(unit *u);
+/** Reshard, but keep a part within groups of k ranks where that is asked for. */
+tsr_status tsri_unit_reshard_kept(unit *u);
+void tsri_unit_drop_kept(unit *u);
 tsr_status tsri_unit_prefetch(unit *u, int direction);
+size_t tsri_unit_slot_bytes(const unit *u);
+tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape);
+/* fold.c */
+/** Copy the chunks of by_cols parameters between folded (W contiguous chunks each, elements of
+ *  type) and their places in slot, on stream. */
+tsr_status tsri_unit_unfold(unit *u, const tsri_mem *folded, const tsri_mem *slot, tsr_dtype type,
+                            tsr_stream *stream);
+tsr_status tsri_unit_fold(unit *u, const tsri_mem *slot, const tsri_mem *folded, tsr_dtype type,
+                          tsr_stream *stream);
 /* reduce.c */
-tsr_status tsri_unit_open_grads(unit *u, int64_t step);
-tsr_status tsri_unit_reduce(unit *u, int64_t step, bool last);
-tsr_status tsri_unit_reduce_last(unit *u, int64_t step);
+tsr_status tsri_unit_open_grads(unit *u);
+/** What follows a unit's gradients: last: of the step; forced: also without gradient sync. */
+tsr_status tsri_unit_reduce(unit *u, bool last, bool forced);
+tsr_status tsri_unit_reduce_last(unit *u);
 tsr_status tsri_unit_zero_grads(unit *u);
 void tsri_engine_release_draining(engine *e);
 /* unit.c */
 void tsri_unit_release(void *context);
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);
+tsr_status tsri_unit_take(unit *u, tsr_param *param);
+/* settle.c */
+tsr_status tsri_unit_settle(unit *u, uint64_t seed);
+/* debug.c */
+/** Names of trained parameters that have got no gradient since materialisation; returns how many.
+ */
+int tsri_engine_unreached(const engine *e, const char **names, int capacity);
+
+/* legal.c: see there. */
+typedef struct legal_case {
+    tsr_module *module;
+    const tsr_fsdp_options *options;
+    unit *unit; /* at materialisation: its levels are settled */
+    char found[192];
+} legal_case;
+tsr_status tsri_legal_check_options(tsr_module *module, const tsr_fsdp_options *options);
+tsr_status tsri_legal_check_unit(unit *u);
+/** docs/legal-combinations.md, as the table says it. */
+void tsri_legal_write(FILE *stream);
+int tsri_legal_rule_count(void);
+/** Name of the rule that the newest failed check broke; NULL: none. */
+const char *tsri_legal_rule_id(int index);
+/** Name of the preset with these levels on the shard axis and on the others; NULL: none. */
+const char *tsri_preset_name(tsr_level inner, tsr_level outer);
+
+/* sabotage.c */
+void tsri_sabotage_set(tsr_module *model, tsri_sabotage_kind kind, int nth);
+/** Whether the switch has struck. */
+bool tsri_sabotage_struck(tsr_module *model);
+/** A reduction of u, through the switch. */
+tsr_status tsri_unit_collective(const unit *u, tsr_group *group, const tsri_coll *coll,
+                                tsri_stream_kind stream);
+/** Elements by which the values of u are read too far. */
+int64_t tsri_sabotage_shift(unit *u);
+
 /** Elements that two intervals share. */
 static inline void tsri_intersect(int64_t a, int64_t a_end, int64_t b, int64_t b_end,
                                   int64_t *begin, int64_t *end)

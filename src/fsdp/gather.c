@@ -3,7 +3,9 @@
 /* Gathering a unit's parameters: storage to compute layout, ahead of the unit's turn.
  *
  * Invariant: values are attached to memory exactly while the state is SLOT_READY; a unit without a
- * slot (one rank at level 3, f32) computes from its shard and is always ready. */
+ * slot (one rank at level 3, f32) computes from its shard and is always ready. Where parameters
+ * stay split over groups of k ranks after forward, the part is kept in param dtype beside the empty
+ * slot, and the next gather starts from it. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -12,15 +14,32 @@ enum {
     F32 = (int)sizeof(float)
 };
 
-static size_t slot_bytes(const unit *u)
+/* Elements of the slot: the gathered ones, then cast copies of whole ones. */
+static int64_t slot_count(const unit *u)
 {
-    return (size_t)(u->shard_count * u->ranks[3]) * tsr_dtype_size(u->param_dtype);
+    const int64_t whole = u->param_dtype != TSR_F32 ? u->shard_count - u->sharded_count : 0;
+
+    return u->sharded_count * u->ranks[3] + whole;
+}
+
+size_t tsri_unit_slot_bytes(const unit *u)
+{
+    return u->has_slot ? (size_t)slot_count(u) * tsr_dtype_size(u->param_dtype) : 0;
+}
+
+/* A whole parameter is computed from at rest unless it has to be cast. */
+static bool in_slot(const unit *u, const unit_param *p)
+{
+    return u->has_slot && (!p->whole || u->param_dtype != TSR_F32);
 }
 
 static size_t slot_offset(const unit *u, const unit_param *p)
 {
-    return u->slot.offset +
-           (size_t)(p->shard_offset * u->ranks[3]) * tsr_dtype_size(u->param_dtype);
+    const int64_t gathered = u->sharded_count * u->ranks[3];
+    const int64_t at =
+        p->whole ? gathered + p->shard_offset - u->sharded_count : p->shard_offset * u->ranks[3];
+
+    return u->slot.offset + (size_t)at * tsr_dtype_size(u->param_dtype);
 }
 
 /* Levels 1 and 2: bring what other ranks updated into this rank's shard, inner split first. */
@@ -51,51 +70,120 @@ static tsr_status refresh(unit *u)
     return TSR_OK;
 }
 
-/* This rank's chunks, cast into their place in the slot. */
-static tsr_status cast_own(unit *u, tsr_stream *stream)
+/* ---- the gather proper ---- */
+
+/* Where the W chunks of p come to lie one after the other. */
+static size_t chunks_at(const unit *u, const tsri_mem *folded, const unit_param *p)
+{
+    return p->by_cols ? folded->offset + (size_t)p->fold_offset * tsr_dtype_size(u->param_dtype)
+                      : slot_offset(u, p);
+}
+
+/* This rank's chunks, cast into their places among the others'. */
+static tsr_status cast_own(unit *u, const tsri_mem *folded, tsr_stream *stream)
 {
     const size_t size = tsr_dtype_size(u->param_dtype);
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
+        const int index = p->whole ? 0 : u->index[3];
         tsri_call call = {.stream = stream, .label = u->module->path};
         tsrk_scale args = {
             .n = p->chunk, .factor = 1.0F, .x_type = TSR_F32, .y_type = u->param_dtype};
 
+        if (u->kept_held && !p->whole) {
+            continue;
+        }
         args.x =
             tsri_arg_in(&call, u->shard, (size_t)p->shard_offset * F32, (size_t)p->chunk * F32);
-        args.y = tsri_arg_out(&call, u->slot.buffer,
-                              slot_offset(u, p) + (size_t)(u->index[3] * p->chunk) * size,
+        args.y = tsri_arg_out(&call, p->by_cols ? folded->buffer : u->slot.buffer,
+                              chunks_at(u, folded, p) + (size_t)(index * p->chunk) * size,
                               (size_t)p->chunk * size);
         TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     }
     return TSR_OK;
 }
 
-static tsr_status gather(unit *u, tsr_stream *stream)
+static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *stream)
 {
     const bool cast = u->param_dtype != TSR_F32;
     const size_t size = tsr_dtype_size(u->param_dtype);
-    const tsri_coll coll = {.kind = TSRI_ALL_GATHER,
-                            .dtype = u->param_dtype,
-                            .items = u->items,
-                            .item_count = u->param_count,
-                            .label = u->module->path};
+    tsri_coll coll = {.kind = TSRI_ALL_GATHER,
+                      .dtype = u->param_dtype,
+                      .items = u->items,
+                      .label = u->module->path};
 
-    if (cast) {
-        TSR_TRY(cast_own(u, stream));
-    }
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        const size_t own = slot_offset(u, p) + (size_t)(u->index[3] * p->chunk) * size;
+        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->slot.buffer;
+        const size_t at = chunks_at(u, folded, p);
+        const size_t own = at + (size_t)(u->index[3] * p->chunk) * size;
 
-        u->items[i] = (tsri_coll_item){.in = cast ? u->slot.buffer : u->shard,
-                                       .in_offset = cast ? own : (size_t)p->shard_offset * F32,
-                                       .out = u->slot.buffer,
-                                       .out_offset = slot_offset(u, p),
-                                       .count = p->chunk};
+        if (p->whole) {
+            continue;
+        }
+        u->items[coll.item_count++] =
+            (tsri_coll_item){.in = cast ? chunks : u->shard,
+                             .in_offset = cast ? own : (size_t)p->shard_offset * F32,
+                             .out = chunks,
+                             .out_offset = at,
+                             .count = p->chunk};
     }
-    TSR_TRY(tsri_collective(u->gather_group, &coll, stream));
+    if (coll.item_count > 0) {
+        TSR_TRY(tsri_collective(u->gather_group, &coll, stream));
+    }
+    return TSR_OK;
+}
+
+/* As gather_shards, from the parts kept within groups of k ranks. */
+static tsr_status gather_kept(unit *u, tsr_stream *stream)
+{
+    const int64_t chunks = u->ranks[3] / u->options.reshard_group;
+    const size_t size = tsr_dtype_size(u->param_dtype);
+    tsri_coll coll = {.kind = TSRI_ALL_GATHER,
+                      .dtype = u->param_dtype,
+                      .items = u->items,
+                      .label = u->module->path};
+
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+
+        if (!p->whole) {
+            u->items[coll.item_count++] = (tsri_coll_item){
+                .in = u->kept.buffer,
+                .in_offset = u->kept.offset + (size_t)(p->shard_offset * chunks) * size,
+                .out = u->slot.buffer,
+                .out_offset = slot_offset(u, p),
+                .count = p->chunk * chunks};
+        }
+    }
+    TSR_TRY(tsri_stream_wait(stream, u->kept_ready));
+    TSR_TRY(tsri_collective(u->kept_group, &coll, stream));
+    return TSR_OK;
+}
+
+static tsr_status gather(unit *u, tsr_stream *stream)
+{
+    tsri_arena *arena = tsri_comm_arena(u->comm);
+    tsri_mem folded = {0};
+
+    if (u->fold_count > 0) {
+        TSR_TRY(tsri_arena_acquire(arena, (size_t)u->fold_count * tsr_dtype_size(u->param_dtype),
+                                   TSRI_MEM_SLOT_PARAM, u->module->path, stream, &folded));
+    }
+    if (u->param_dtype != TSR_F32) {
+        TSR_TRY(cast_own(u, &folded, stream));
+    }
+    if (u->kept_held) {
+        TSR_TRY(gather_kept(u, stream));
+        tsri_unit_drop_kept(u);
+    } else {
+        TSR_TRY(gather_shards(u, &folded, stream));
+    }
+    if (u->fold_count > 0) {
+        TSR_TRY(tsri_unit_unfold(u, &folded, &u->slot, u->param_dtype, stream));
+        tsri_arena_release(arena, &folded, tsri_event_record(stream));
+    }
     return TSR_OK;
 }
 
@@ -113,8 +201,8 @@ tsr_status tsri_unit_unshard(unit *u)
         TSR_TRY(refresh(u));
     }
     if (u->has_slot) {
-        TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), slot_bytes(u), TSRI_MEM_SLOT_PARAM,
-                                   u->module->path, stream, &u->slot));
+        TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), tsri_unit_slot_bytes(u),
+                                   TSRI_MEM_SLOT_PARAM, u->module->path, stream, &u->slot));
         u->state = SLOT_GATHERING;
         TSR_TRY(gather(u, stream));
     }
@@ -125,22 +213,30 @@ tsr_status tsri_unit_unshard(unit *u)
 
 tsr_status tsri_unit_await(unit *u)
 {
+    const int64_t shift = tsri_sabotage_shift(u);
+
     if (u->state == SLOT_READY) {
         return TSR_OK;
     }
     TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered));
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
+        const int64_t late = i == 0 ? shift : 0;
 
-        if (u->has_slot) {
-            TSR_TRY(tsri_dtensor_attach(p->param->value, u->slot.buffer, slot_offset(u, p)));
+        if (in_slot(u, p)) {
+            TSR_TRY(tsri_dtensor_attach(p->param->value, u->slot.buffer,
+                                        slot_offset(u, p) +
+                                            (size_t)late * tsr_dtype_size(u->param_dtype)));
         } else {
-            TSR_TRY(tsri_dtensor_attach(p->param->value, u->shard, (size_t)p->shard_offset * F32));
+            TSR_TRY(tsri_dtensor_attach(p->param->value, u->shard,
+                                        (size_t)(p->shard_offset + late) * F32));
         }
     }
     u->state = SLOT_READY;
     return TSR_OK;
 }
+
+/* ---- letting go ---- */
 
 tsr_status tsri_unit_reshard(unit *u)
 {
@@ -159,12 +255,70 @@ tsr_status tsri_unit_reshard(unit *u)
     return TSR_OK;
 }
 
+void tsri_unit_drop_kept(unit *u)
+{
+    if (u->kept_held) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->kept,
+                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_GATHER)));
+        u->kept_held = false;
+    }
+}
+
+/* W / k chunks of each parameter, from the slot into memory of their own. */
+static tsr_status keep_part(unit *u)
+{
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
+    const int64_t chunks = u->ranks[3] / u->options.reshard_group;
+    const int64_t first = u->index[3] % u->options.reshard_group * chunks;
+    const size_t size = tsr_dtype_size(u->param_dtype);
+
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)(u->sharded_count * chunks) * size,
+                               TSRI_MEM_SLOT_PARAM, u->module->path, stream, &u->kept));
+    u->kept_held = true;
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+        const size_t bytes = (size_t)(p->chunk * chunks) * size;
+        tsri_call call = {.stream = stream, .label = u->module->path};
+        tsrk_scale args = {.n = p->chunk * chunks,
+                           .factor = 1.0F,
+                           .x_type = u->param_dtype,
+                           .y_type = u->param_dtype};
+
+        if (p->whole || bytes == 0) {
+            continue;
+        }
+        args.x = tsri_arg_in(&call, u->slot.buffer,
+                             slot_offset(u, p) + (size_t)(first * p->chunk) * size, bytes);
+        args.y = tsri_arg_out(&call, u->kept.buffer,
+                              u->kept.offset + (size_t)(p->shard_offset * chunks) * size, bytes);
+        TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    }
+    u->kept_ready = tsri_event_record(stream);
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_reshard_kept(unit *u)
+{
+    if (u->options.reshard_group > 0 && u->has_slot && u->state == SLOT_READY && !u->kept_held &&
+        u->sharded_count > 0) {
+        TSR_TRY(keep_part(u));
+    }
+    TSR_TRY(tsri_unit_reshard(u));
+    return TSR_OK;
+}
+
+/* ---- ahead of time ---- */
+
 tsr_status tsri_unit_prefetch(unit *u, int direction)
 {
     const engine *e = u->engine;
+    const prefetch_list *list = &u->prefetch[direction > 0 ? 0 : 1];
     const int depth = u->options.prefetch_depth == 0 ? 1 : u->options.prefetch_depth - 1;
 
-    for (int d = 1; d <= depth; d++) {
+    for (int i = 0; i < list->count; i++) {
+        TSR_TRY(tsri_unit_unshard(list->units[i]));
+    }
+    for (int d = 1; list->units == NULL && d <= depth; d++) {
         const int position = u->position + direction * d;
 
         if (position < 0 || position >= e->unit_count) {
@@ -172,5 +326,28 @@ tsr_status tsri_unit_prefetch(unit *u, int direction)
         }
         TSR_TRY(tsri_unit_unshard(e->units[position]));
     }
+    return TSR_OK;
+}
+
+/* ---- use outside of the module ---- */
+
+/* A tied weight, say: its unit is gathered from here to the end of the root's pass, and reduces its
+ * gradient at the end of the root's backward. */
+tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
+{
+    unit *u = context;
+
+    if (u->inside > 0 || u->engine == NULL || (u->state == SLOT_READY && tsri_tape_no_grad(tape))) {
+        return TSR_OK;
+    }
+    if (!u->shared) {
+        u->shared = true;
+        tsri_log(TSRI_LOG_INFO,
+                 "parameter %s is used in \"%s\", outside its unit \"%s\": the unit stays gathered "
+                 "for the whole pass; a unit around both would hold it as long and say so",
+                 param->name, tsri_tape_path(tape), u->module->path);
+    }
+    TSR_TRY(tsri_unit_unshard(u));
+    TSR_TRY(tsri_unit_await(u));
     return TSR_OK;
 }

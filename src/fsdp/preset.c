@@ -77,3 +77,13 @@ tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *name, tsr_fsdp_opti
     }
     return TSR_OK;
 }
+
+const char *tsri_preset_name(tsr_level inner, tsr_level outer)
+{
+    for (int i = 0; i < PRESET_COUNT; i++) {
+        if (presets[i].inner == inner && presets[i].outer == outer) {
+            return presets[i].name;
+        }
+    }
+    return NULL;
+}

@@ -11,22 +11,9 @@ enum {
     TEXT = 160
 };
 
-static const engine *engine_of(tsr_module *model)
-{
-    const tsr_module *root = tsri_module_root(model);
-
-    return root->hooks == &tsri_unit_hooks ? ((const unit *)root->hook_context)->engine : NULL;
-}
-
-static size_t gathered_bytes(const unit *u)
-{
-    return u->has_slot ? (size_t)(u->shard_count * u->ranks[3]) * tsr_dtype_size(u->param_dtype)
-                       : 0;
-}
-
 int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
 {
-    const engine *e = engine_of(model);
+    const engine *e = tsri_engine_of(model);
 
     for (int i = 0; e != NULL && i < e->unit_count && i < capacity; i++) {
         const unit *u = e->units[i];
@@ -35,7 +22,11 @@ int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
         *info = (tsr_unit_info){.path = u->module->path,
                                 .param_count = u->param_count,
                                 .shard_bytes = (size_t)u->shard_count * sizeof(float),
-                                .gathered_bytes = gathered_bytes(u)};
+                                .gathered_bytes = tsri_unit_slot_bytes(u),
+                                .grad_bytes =
+                                    u->train_count > 0 ? (size_t)u->grad_count * sizeof(float) : 0,
+                                .shared = u->shared,
+                                .passed_over = u->passed_count};
         for (int k = 0; k < u->param_count; k++) {
             info->element_count += tsr_param_count(u->params[k].param);
         }
@@ -61,15 +52,21 @@ static const char *levels_text(const unit *u, char *text, size_t size)
 static void print_param(const unit *u, const unit_param *p, FILE *stream)
 {
     const tsr_param *param = p->param;
+    const int64_t begin = p->by_cols ? param->col_begin : param->row_begin;
+    const int64_t count = p->by_cols ? param->col_count : param->row_count;
+    const bool in_part = tsri_unit_trains(p) && u->own_count < u->train_count;
     char layout[TEXT];
     char shape[TEXT];
 
-    (void)fprintf(stream, "  %-28s %-16s compute %s; at rest rows %lld..%lld of %lld%s\n",
+    (void)fprintf(stream, "  %-28s %-16s compute %s; at rest %s %lld..%lld of %lld%s%s\n",
                   param->name,
                   tsri_format_shape(param->spec.shape, param->spec.ndim, shape, sizeof(shape)),
                   tsr_layout_format(&param->value->layout, layout, sizeof(layout)),
-                  (long long)param->row_begin, (long long)(param->row_begin + param->row_count),
-                  (long long)p->rows, u->own_count < u->shard_count ? ", updated in part" : "");
+                  p->by_cols ? "columns" : "rows", (long long)begin, (long long)(begin + count),
+                  (long long)(p->by_cols ? p->cols : p->rows), in_part ? ", updated in part" : "",
+                  p->whole              ? ", ignored"
+                  : tsri_unit_trains(p) ? ""
+                                        : ", frozen");
 }
 
 static void print_unit(const unit *u, FILE *stream)
@@ -86,7 +83,8 @@ static void print_unit(const unit *u, FILE *stream)
         stream, "unit \"%s\": %d parameters, %lld elements, levels%s; at rest %s, gathered %s %s\n",
         u->module->path, u->param_count, (long long)elements, levels_text(u, levels, TEXT),
         tsri_format_bytes((double)u->shard_count * (double)sizeof(float), shard, sizeof(shard)),
-        u->has_slot ? tsri_format_bytes((double)gathered_bytes(u), slot, sizeof(slot)) : "in place",
+        u->has_slot ? tsri_format_bytes((double)tsri_unit_slot_bytes(u), slot, sizeof(slot))
+                    : "in place",
         tsr_dtype_name(u->param_dtype));
     for (int i = 0; i < u->param_count; i++) {
         print_param(u, &u->params[i], stream);
@@ -114,7 +112,7 @@ static void print_inserted(const tsr_tape *tape, FILE *stream)
 
 tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream)
 {
-    const engine *e = engine_of(model);
+    const engine *e = tsri_engine_of(model);
     char mesh[TEXT];
 
     if (e == NULL) {

@@ -20,12 +20,12 @@ static size_t grad_slot_offset(const unit *u, const unit_param *p)
            (size_t)(p->shard_offset * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
 }
 
-tsr_status tsri_unit_open_grads(unit *u, int64_t step)
+tsr_status tsri_unit_open_grads(unit *u)
 {
     if (u->has_grad_slot) {
         if (!u->grad_slot_held) {
             const size_t bytes =
-                (size_t)(u->shard_count * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
+                (size_t)(u->train_count * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
 
             TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), bytes, TSRI_MEM_SLOT_GRAD,
                                        u->module->path, tsri_unit_stream(u, TSRI_STREAM_COMPUTE),
@@ -35,8 +35,8 @@ tsr_status tsri_unit_open_grads(unit *u, int64_t step)
                 u->params[i].written = false;
             }
         }
-    } else if (u->grad_step != step) {
-        u->grad_step = step;
+    } else if (!u->open) {
+        u->open = true;
         for (int i = 0; i < u->param_count; i++) {
             u->params[i].written = false;
         }
@@ -57,6 +57,23 @@ static unsigned partial_axes(const tsr_comm *comm, const tsr_layout *layout)
     return mask & ~tsri_comm_data_mask(comm);
 }
 
+/* A gradient that comes outside the unit's own backward: from a use outside its module. */
+static tsr_status open_outside(unit *u, const tsr_param *param)
+{
+    if (u->has_grad_slot ? u->grad_slot_held : u->open) {
+        return TSR_OK;
+    }
+    if (u->done) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "gradient of %s arrives after its unit \"%s\" has reduced the step's "
+                         "gradients",
+                         param->name, u->module->path);
+    }
+    u->shared = true;
+    TSR_TRY(tsri_unit_open_grads(u));
+    return TSR_OK;
+}
+
 static tsr_status destination(void *context, tsr_param *param, const tsr_layout *grad_layout,
                               tsr_dtensor **dest_out, bool *accumulate_out)
 {
@@ -69,10 +86,7 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
     if (param->spec.frozen) {
         return TSR_OK;
     }
-    if (u->has_grad_slot && !u->grad_slot_held) {
-        return TSR_RAISE(TSR_ERR_STATE, "gradient of %s outside the backward of its unit \"%s\"",
-                         param->name, u->module->path);
-    }
+    TSR_TRY(open_outside(u, param));
     if (p->grad_value != NULL && p->partial_mask != partial) {
         if (p->written) {
             return TSR_RAISE(TSR_ERR_PLACEMENT,
@@ -95,10 +109,11 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
     *dest_out = p->grad_value;
     *accumulate_out = p->written;
     p->written = true;
+    p->reached = true;
     return TSR_OK;
 }
 
-const tsri_grad_sink tsri_unit_sink = {.destination = destination};
+const tsri_grad_sink tsri_unit_sink = {.destination = destination, .use = tsri_unit_use};
 
 static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
 {
@@ -115,6 +130,7 @@ static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t 
 
 tsr_status tsri_unit_zero_grads(unit *u)
 {
+    u->open = true;
     TSR_TRY(zero(u, u->grad, 0, (size_t)u->grad_count * F32));
     return TSR_OK;
 }
@@ -129,6 +145,9 @@ static tsr_status fill_gaps(const unit *u)
         const int64_t used = p->written ? p->rows * p->cols : 0;
         const size_t bytes = (size_t)(p->chunk * u->ranks[3] - used) * size;
 
+        if (!tsri_unit_trains(p)) {
+            continue;
+        }
         if (u->has_grad_slot) {
             TSR_TRY(
                 zero(u, u->grad_slot.buffer, grad_slot_offset(u, p) + (size_t)used * size, bytes));
@@ -163,9 +182,17 @@ static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int
     return TSR_OK;
 }
 
+/* Where the W chunks of p's gradient lie one after the other. */
+static size_t chunks_at(const unit *u, const tsri_mem *folded, const unit_param *p)
+{
+    return p->by_cols ? folded->offset + (size_t)p->fold_offset * tsr_dtype_size(u->reduce_dtype)
+                      : grad_slot_offset(u, p);
+}
+
 /* Reduce-scatter the slot over level 3: to (out, out_offset) laid out as the flat shard, or in
  * place within the slot when out is NULL. */
-static tsr_status scatter_slot(const unit *u, tsr_buffer *out, size_t out_offset)
+static tsr_status scatter_slot(const unit *u, const tsri_mem *folded, tsr_buffer *out,
+                               size_t out_offset)
 {
     const size_t size = tsr_dtype_size(u->reduce_dtype);
     tsri_coll coll = {.kind = TSRI_REDUCE_SCATTER,
@@ -175,20 +202,21 @@ static tsr_status scatter_slot(const unit *u, tsr_buffer *out, size_t out_offset
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        const size_t in = grad_slot_offset(u, p);
+        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->grad_slot.buffer;
+        const size_t in = chunks_at(u, folded, p);
 
-        if (p->param->spec.frozen) {
+        if (!tsri_unit_trains(p)) {
             continue;
         }
         u->items[coll.item_count++] = (tsri_coll_item){
-            .in = u->grad_slot.buffer,
+            .in = chunks,
             .in_offset = in,
-            .out = out != NULL ? out : u->grad_slot.buffer,
+            .out = out != NULL ? out : chunks,
             .out_offset = out != NULL ? out_offset + (size_t)p->shard_offset * size
                                       : in + (size_t)(u->index[3] * p->chunk) * size,
             .count = p->chunk};
     }
-    TSR_TRY(tsri_collective(u->reduce_group, &coll, tsri_unit_stream(u, TSRI_STREAM_REDUCE)));
+    TSR_TRY(tsri_unit_collective(u, u->reduce_group, &coll, TSRI_STREAM_REDUCE));
     return TSR_OK;
 }
 
@@ -200,7 +228,7 @@ static tsr_status flat_collective(const unit *u, tsr_group *group, tsri_coll_kin
     const tsri_coll coll = {
         .kind = kind, .dtype = dtype, .items = item, .item_count = 1, .label = u->module->path};
 
-    TSR_TRY(tsri_collective(group, &coll, tsri_unit_stream(u, stream)));
+    TSR_TRY(tsri_unit_collective(u, group, &coll, stream));
     return TSR_OK;
 }
 
@@ -222,34 +250,50 @@ static tsr_status scatter_flat(const unit *u, tsr_buffer *buffer, size_t offset,
 }
 
 /* Level 3 in place within the slot, then chunk by chunk into grad. */
-static tsr_status scatter_and_add(const unit *u, bool accumulate)
+static tsr_status scatter_and_add(const unit *u, const tsri_mem *folded, bool accumulate)
 {
     const size_t size = tsr_dtype_size(u->reduce_dtype);
 
-    TSR_TRY(scatter_slot(u, NULL, 0));
+    TSR_TRY(scatter_slot(u, folded, NULL, 0));
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
 
-        if (!p->param->spec.frozen) {
-            TSR_TRY(add_to_grad(u, u->grad_slot.buffer,
-                                grad_slot_offset(u, p) + (size_t)(u->index[3] * p->chunk) * size,
+        if (tsri_unit_trains(p)) {
+            TSR_TRY(add_to_grad(u, p->by_cols ? folded->buffer : u->grad_slot.buffer,
+                                chunks_at(u, folded, p) + (size_t)(u->index[3] * p->chunk) * size,
                                 p->shard_offset, p->chunk, accumulate));
         }
     }
     return TSR_OK;
 }
 
-static tsr_status scatter_via_flat(unit *u, bool accumulate)
+static tsr_status scatter_via_flat(unit *u, const tsri_mem *folded, bool accumulate)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsri_mem flat = {0};
 
-    TSR_TRY(tsri_arena_acquire(arena, (size_t)u->shard_count * tsr_dtype_size(u->reduce_dtype),
+    TSR_TRY(tsri_arena_acquire(arena, (size_t)u->train_count * tsr_dtype_size(u->reduce_dtype),
                                TSRI_MEM_SLOT_GRAD, u->module->path, stream, &flat));
-    TSR_TRY(scatter_slot(u, flat.buffer, flat.offset));
+    TSR_TRY(scatter_slot(u, folded, flat.buffer, flat.offset));
     TSR_TRY(scatter_flat(u, flat.buffer, flat.offset, accumulate));
     tsri_arena_release(arena, &flat, tsri_event_record(stream));
+    return TSR_OK;
+}
+
+/* The chunks of by_cols parameters where a collective can take them; their slack is zero, for it
+ * is summed. */
+static tsr_status fold_slot(unit *u, tsri_mem *folded, tsr_stream *stream)
+{
+    const size_t bytes = (size_t)u->fold_count * tsr_dtype_size(u->reduce_dtype);
+    tsri_call call = {.stream = stream, .label = u->module->path};
+    tsrk_zero args = {.bytes = bytes};
+
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), bytes, TSRI_MEM_SLOT_GRAD, u->module->path,
+                               stream, folded));
+    args.out = tsri_arg_out(&call, folded->buffer, folded->offset, bytes);
+    TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
+    TSR_TRY(tsri_unit_fold(u, &u->grad_slot, folded, u->reduce_dtype, stream));
     return TSR_OK;
 }
 
@@ -261,23 +305,36 @@ void tsri_engine_release_draining(engine *e)
     }
 }
 
+static tsr_status scatter(unit *u, const tsri_mem *folded, bool accumulate)
+{
+    if (u->flat_reduce[2] != NULL && u->ranks[3] > 1) {
+        TSR_TRY(scatter_via_flat(u, folded, accumulate));
+    } else if (u->flat_reduce[2] != NULL) {
+        TSR_TRY(scatter_flat(u, u->grad_slot.buffer, u->grad_slot.offset, accumulate));
+    } else if (accumulate || u->reduce_dtype != TSR_F32) {
+        TSR_TRY(scatter_and_add(u, folded, accumulate));
+    } else {
+        TSR_TRY(scatter_slot(u, folded, u->grad, 0));
+    }
+    return TSR_OK;
+}
+
 /* The part of every micro-batch: the slot's gradients go into grad. The slot is given back one unit
  * later: were its memory the next unit's, compute would wait for this reduction. */
 static tsr_status reduce_slot(unit *u, bool accumulate)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
+    tsri_mem folded = {0};
 
     TSR_TRY(tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE))));
-    if (u->flat_reduce[2] != NULL && u->ranks[3] > 1) {
-        TSR_TRY(scatter_via_flat(u, accumulate));
-    } else if (u->flat_reduce[2] != NULL) {
-        TSR_TRY(scatter_flat(u, u->grad_slot.buffer, u->grad_slot.offset, accumulate));
-    } else if (accumulate || u->reduce_dtype != TSR_F32) {
-        TSR_TRY(scatter_and_add(u, accumulate));
-    } else {
-        TSR_TRY(scatter_slot(u, u->grad, 0));
+    if (u->fold_count > 0) {
+        TSR_TRY(fold_slot(u, &folded, stream));
     }
+    TSR_TRY(scatter(u, &folded, accumulate));
     u->reduced = tsri_event_record(stream);
+    if (u->fold_count > 0) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &folded, u->reduced);
+    }
     tsri_engine_release_draining(u->engine);
     u->engine->draining = u->grad_slot;
     u->engine->drained = u->reduced;
@@ -298,7 +355,7 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
         int64_t begin = 0;
         int64_t end = 0;
 
-        if (p->partial_mask != mask || p->param->spec.frozen) {
+        if (p->partial_mask != mask || !tsri_unit_trains(p)) {
             continue;
         }
         tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
@@ -312,7 +369,7 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
     }
     if (coll.item_count > 0) {
         TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
-        TSR_TRY(tsri_collective(group, &coll, tsri_unit_stream(u, TSRI_STREAM_REPLICATE)));
+        TSR_TRY(tsri_unit_collective(u, group, &coll, TSRI_STREAM_REPLICATE));
     }
     return TSR_OK;
 }
@@ -328,54 +385,77 @@ static tsr_status reduce_partial(const unit *u)
     return TSR_OK;
 }
 
+/* What this rank owns, divided by what the program asked for. */
+static tsr_status divide(const unit *u, size_t own)
+{
+    const size_t bytes = (size_t)u->own_count * F32;
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
+                      .label = u->module->path};
+    tsrk_scale args = {.n = u->own_count, .x_type = TSR_F32, .y_type = TSR_F32};
+
+    if (u->options.gradient_divisor == 0.0 || u->own_count == 0) {
+        return TSR_OK;
+    }
+    args.factor = (float)(1.0 / u->options.gradient_divisor);
+    args.y = tsri_arg_inout(&call, u->grad, own, bytes);
+    args.x = tsri_arg_in(&call, u->grad, own, bytes);
+    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    return TSR_OK;
+}
+
 /* The part of the last micro-batch alone. */
-tsr_status tsri_unit_reduce_last(unit *u, int64_t step)
+tsr_status tsri_unit_reduce_last(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
     const size_t own = (size_t)(u->own_begin - u->grad_begin) * F32;
-    const tsri_coll_item scatter = {
+    const tsri_coll_item scattered = {
         .in = u->grad, .out = u->grad, .out_offset = own, .count = u->own_count};
-    const tsri_coll_item reduce = {
+    const tsri_coll_item reduced = {
         .in = u->grad, .in_offset = own, .out = u->grad, .out_offset = own, .count = u->own_count};
-
     const uint64_t enqueued = stream->enqueued;
 
     TSR_TRY(tsri_stream_wait(stream, u->reduced));
     TSR_TRY(reduce_partial(u));
     if (u->flat_reduce[1] != NULL) {
-        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, TSR_F32, &scatter,
+        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, TSR_F32, &scattered,
                                 TSRI_STREAM_REPLICATE));
     }
     if (u->replicate_group != NULL) {
-        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, TSR_F32, &reduce,
+        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, TSR_F32, &reduced,
                                 TSRI_STREAM_REPLICATE));
     }
+    TSR_TRY(divide(u, own));
     /* An event stands for work: where none was enqueued here, the reduce stream's still holds. */
     if (stream->enqueued != enqueued) {
         u->reduced = tsri_event_record(stream);
     }
-    u->stale = u->own_count < u->shard_count;
-    u->final_step = step;
+    u->done = true;
+    u->keep = false;
     return TSR_OK;
 }
 
-tsr_status tsri_unit_reduce(unit *u, int64_t step, bool last)
+tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
 {
-    if (u->param_count == 0) {
+    if (u->train_count == 0) {
         return TSR_OK;
     }
     if (u->has_grad_slot) {
+        if (!u->grad_slot_held || (!u->gradient_sync && !last && !forced)) {
+            return TSR_OK; /* the slot goes on adding up */
+        }
         TSR_TRY(fill_gaps(u));
-        TSR_TRY(reduce_slot(u, u->grad_step == step));
-        u->grad_step = step;
+        TSR_TRY(reduce_slot(u, u->open));
+        u->open = true;
     } else {
-        if (last) {
+        if (last || forced) {
             TSR_TRY(fill_gaps(u));
         }
         u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     }
-    if (last) {
-        TSR_TRY(tsri_unit_reduce_last(u, step));
+    if (last && u->all_reduce) {
+        TSR_TRY(tsri_unit_reduce_last(u));
+    } else if (forced) {
+        u->keep = true;
     }
     return TSR_OK;
 }

@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* Making units: which parameters, which axes, which bytes; and filling them for the first time.
+/* Making units: which parameters, which options.
  *
  * tsr_fully_shard only takes parameters and notes options, so that tp plans may come before or
- * after it; sizes, groups and memory are settled by tsr_module_materialize. */
+ * after it; sizes, groups and memory are settled by tsr_module_materialize (settle.c). */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
-#include "base/rng.h"
-
-#include <string.h>
-
-enum {
-    F32 = (int)sizeof(float),
-    ALIGN = 16 /* elements: 64 bytes of f32 */
-};
 
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind)
 {
     return tsri_comm_stream(u->comm, kind);
+}
+
+unit *tsri_unit_of(const tsr_module *module)
+{
+    return module->hooks == &tsri_unit_hooks ? module->hook_context : NULL;
+}
+
+engine *tsri_engine_of(tsr_module *module)
+{
+    const unit *root = tsri_unit_of(tsri_module_root(module));
+
+    return root != NULL ? root->engine : NULL;
 }
 
 void tsri_unit_release(void *context)
@@ -41,52 +45,46 @@ void tsri_unit_release(void *context)
         tsri_free(&u->engine->seen);
         tsri_free(&u->engine);
     }
+    tsri_free(&u->prefetch[0].units);
+    tsri_free(&u->prefetch[1].units);
     tsri_free(&u->params);
     tsri_free(&u->items);
     tsr_comm_release(&u->comm);
     tsri_free(&u);
 }
 
-static tsr_status read_levels(unit *u, const tsr_fsdp_options *options)
+static bool is_ignored(const tsr_fsdp_options *options, const tsr_param *param)
 {
-    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    char text[128];
-
-    for (int i = 0; i < TSR_MESH_MAX_AXES && options->levels[i].axis != NULL; i++) {
-        const tsr_axis_level *l = &options->levels[i];
-        const int axis = tsr_mesh_axis_find(mesh, l->axis);
-
-        if (axis < 0) {
-            return TSR_RAISE(TSR_ERR_INVALID, "unit \"%s\": no axis \"%s\" in mesh %s",
-                             u->module->path, l->axis, tsr_mesh_format(mesh, text, sizeof(text)));
+    for (int i = 0; i < options->ignored_count; i++) {
+        if (tsri_pattern_match(options->ignored[i], param->name)) {
+            return true;
         }
-        if (u->level[axis] != TSR_LEVEL_DEFAULT) {
-            return TSR_RAISE(TSR_ERR_INVALID, "unit \"%s\": axis \"%s\" is named twice",
-                             u->module->path, l->axis);
-        }
-        if (l->level < TSR_LEVEL_REPLICATE || l->level > TSR_LEVEL_PARAMS) {
-            return TSR_RAISE(TSR_ERR_INVALID, "unit \"%s\": axis \"%s\" has level %d, wants 0 to 3",
-                             u->module->path, l->axis, (int)l->level - 1);
-        }
-        u->level[axis] = l->level;
     }
-    return TSR_OK;
+    return false;
 }
 
-static tsr_status check_options(const tsr_module *module, const tsr_fsdp_options *o)
+/* The first pattern that matches counts. */
+static bool splits_cols(const tsr_fsdp_options *options, const tsr_param *param)
 {
-    const tsr_dtype dtypes[2] = {o->param_dtype, o->reduce_dtype};
-
-    for (int i = 0; i < 2; i++) {
-        if (dtypes[i] != TSR_DTYPE_DEFAULT && dtypes[i] != TSR_F32 && dtypes[i] != TSR_BF16) {
-            return TSR_RAISE(TSR_ERR_UNSUPPORTED, "unit \"%s\": %s dtype %s, wants f32 or bf16",
-                             module->path, i == 0 ? "param" : "reduce", tsr_dtype_name(dtypes[i]));
+    for (int i = 0; i < options->shard_dim_count; i++) {
+        if (tsri_pattern_match(options->shard_dims[i].match, param->name)) {
+            return options->shard_dims[i].dim == 1;
         }
     }
-    if (o->prefetch_depth < 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "unit \"%s\": prefetch depth %d", module->path,
-                         o->prefetch_depth - 1);
-    }
+    return false;
+}
+
+tsr_status tsri_unit_take(unit *u, tsr_param *param)
+{
+    int capacity = u->param_count;
+    int items = u->param_count;
+
+    TSR_TRY(tsri_grow(&u->params, &capacity, u->param_count + 1, sizeof(unit_param)));
+    TSR_TRY(tsri_grow(&u->items, &items, u->param_count + 1, sizeof(tsri_coll_item)));
+    param->sink = &tsri_unit_sink;
+    param->sink_context = u;
+    param->unit_index = u->param_count;
+    u->params[u->param_count++] = (unit_param){.param = tsri_param_retain(param)};
     return TSR_OK;
 }
 
@@ -96,18 +94,22 @@ static tsr_status take_params(unit *u)
     int count = 0;
 
     TSR_TRY(tsr_module_params(u->module, &all, &count));
-    TSR_TRY(tsri_alloc((size_t)count, sizeof(unit_param), &u->params));
-    TSR_TRY(tsri_alloc((size_t)count, sizeof(tsri_coll_item), &u->items));
     for (int i = 0; i < count; i++) {
-        if (all[i]->sink != NULL) {
-            continue; /* a unit inside has it */
+        if (all[i]->sink == NULL && !is_ignored(&u->options, all[i])) {
+            TSR_TRY(tsri_unit_take(u, all[i]));
+            u->params[u->param_count - 1].by_cols = splits_cols(&u->options, all[i]);
         }
-        all[i]->sink = &tsri_unit_sink;
-        all[i]->sink_context = u;
-        all[i]->unit_index = u->param_count;
-        u->params[u->param_count++].param = tsri_param_retain(all[i]);
     }
     return TSR_OK;
+}
+
+static void read_levels(unit *u, const tsr_fsdp_options *options)
+{
+    for (int i = 0; i < TSR_MESH_MAX_AXES && options->levels[i].axis != NULL; i++) {
+        const tsr_axis_level *l = &options->levels[i];
+
+        u->level[tsr_mesh_axis_find(tsr_comm_mesh(u->comm), l->axis)] = l->level;
+    }
 }
 
 tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options)
@@ -117,27 +119,23 @@ tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options)
     unit *u = NULL;
     tsr_status status = TSR_OK;
 
-    if (module->hooks != NULL || module->materialized) {
-        return TSR_RAISE(TSR_ERR_STATE, "module \"%s\" is %s already", module->path,
-                         module->hooks != NULL ? "a unit" : "materialised");
-    }
-    if (module->forward == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID,
-                         "module \"%s\" is a container without a forward and cannot be a unit",
-                         module->path);
-    }
-    TSR_TRY(check_options(module, o));
+    TSR_TRY(tsri_legal_check_options(module, o));
     TSR_TRY(tsri_alloc(1, sizeof(*u), &u));
     u->module = module;
     u->comm = tsr_comm_retain(module->comm);
     u->options = *o;
     u->param_dtype = o->param_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->param_dtype;
     u->reduce_dtype = o->reduce_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->reduce_dtype;
-    u->grad_step = -1;
-    u->final_step = -1;
     u->ran_forward = -1;
-    TSR_TRY_GOTO(status, read_levels(u, o), release);
+    u->gradient_sync = true;
+    u->all_reduce = true;
+    read_levels(u, o);
     TSR_TRY_GOTO(status, take_params(u), release);
+    /* The lists are the caller's and used up. */
+    u->options.ignored = NULL;
+    u->options.ignored_count = 0;
+    u->options.shard_dims = NULL;
+    u->options.shard_dim_count = 0;
     module->hooks = &tsri_unit_hooks;
     module->hook_context = u;
     return TSR_OK;
@@ -146,168 +144,48 @@ release:
     return status;
 }
 
-/* Masks, sizes and this rank's index of each level's axes. */
-static tsr_status settle_levels(unit *u)
+tsr_status tsr_module_freeze(tsr_module *module, const char *pattern)
 {
-    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    const unsigned data = tsri_comm_data_mask(u->comm);
-    int *ranks = NULL;
-    tsr_status status = TSR_OK;
+    tsr_param *const *all = NULL;
+    int count = 0;
+    int found = 0;
 
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        const bool is_data = (data >> axis & 1u) != 0;
-        tsr_level level = u->level[axis];
-
-        if (!is_data && level != TSR_LEVEL_DEFAULT) {
-            return TSR_RAISE(TSR_ERR_INVALID,
-                             "unit \"%s\": axis \"%s\" has level %d but carries no data",
-                             u->module->path, tsr_mesh_axis_name(mesh, axis), (int)level - 1);
-        }
-        if (level == TSR_LEVEL_DEFAULT) {
-            level = strcmp(tsr_mesh_axis_name(mesh, axis), "shard") == 0 ? TSR_LEVEL_PARAMS
-                                                                         : TSR_LEVEL_REPLICATE;
-        }
-        if (is_data && tsr_mesh_axis_size(mesh, axis) > 1) {
-            u->mask[level - TSR_LEVEL_REPLICATE] |= 1u << axis;
-        }
-        u->level[axis] = is_data ? level : TSR_LEVEL_DEFAULT;
+    if (module->materialized) {
+        return TSR_RAISE(TSR_ERR_STATE, "module \"%s\" is materialised already", module->path);
     }
-    TSR_TRY(tsri_alloc((size_t)tsr_mesh_cell_count(mesh), sizeof(int), &ranks));
-    for (int level = 0; level < 4 && status == TSR_OK; level++) {
-        TSR_TRY_GOTO(status,
-                     tsr_mesh_flat_ranks(mesh, u->mask[level], tsr_comm_rank(u->comm), ranks,
-                                         &u->ranks[level], &u->index[level]),
-                     free_ranks);
-    }
-free_ranks:
-    tsri_free(&ranks);
-    return status;
-}
-
-static tsr_status open_groups(unit *u)
-{
-    tsr_comm *comm = u->comm;
-
-    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_GATHER, &u->gather_group));
-    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
-    for (int level = 1; level <= 2; level++) {
-        if (u->mask[level] != 0) {
-            TSR_TRY(
-                tsri_comm_group(comm, u->mask[level], TSRI_STREAM_GATHER, &u->flat_gather[level]));
-            TSR_TRY(tsri_comm_group(comm, u->mask[level],
-                                    level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
-                                    &u->flat_reduce[level]));
+    TSR_TRY(tsr_module_params(module, &all, &count));
+    for (int i = 0; i < count; i++) {
+        if (tsri_pattern_match(pattern, all[i]->name)) {
+            all[i]->spec.frozen = true;
+            all[i]->value->needs_grad = false;
+            found++;
         }
     }
-    if (u->mask[0] != 0) {
-        TSR_TRY(tsri_comm_group(comm, u->mask[0], TSRI_STREAM_REPLICATE, &u->replicate_group));
+    if (found == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "no parameter of module \"%s\" matches \"%s\"",
+                         module->path, pattern);
     }
     return TSR_OK;
 }
 
-static void settle_sizes(unit *u)
+/* What no unit took: whole on every rank, and frozen, since nothing would reduce its gradient. */
+static tsr_status take_rest(unit *root)
 {
-    const int64_t split = (int64_t)u->ranks[1] * u->ranks[2];
+    tsr_param *const *all = NULL;
+    int count = 0;
 
-    for (int i = 0; i < u->param_count; i++) {
-        unit_param *p = &u->params[i];
-        tsr_dtensor *value = p->param->value;
-
-        value->dtype = u->param_dtype;
-        p->rows = value->local_shape[0];
-        p->cols = value->layout.ndim == 2 ? value->local_shape[1] : 1;
-        p->chunk = tsri_ceil_div(p->rows, u->ranks[3]) * p->cols;
-        p->shard_offset = u->shard_count;
-        u->shard_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN;
-    }
-    u->shard_count = tsri_ceil_div(u->shard_count, ALIGN * split) * ALIGN * split;
-    u->grad_count = u->shard_count / u->ranks[2];
-    u->grad_begin = u->index[2] * u->grad_count;
-    u->own_count = u->grad_count / u->ranks[1];
-    u->own_begin = u->grad_begin + u->index[1] * u->own_count;
-    u->has_slot = u->param_count > 0 && (u->ranks[3] > 1 || u->param_dtype != TSR_F32);
-    u->has_grad_slot =
-        u->param_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32);
-}
-
-/* Axes on which what this rank owns of param is replicated. */
-static unsigned copy_mask(const unit *u, const tsr_param *param)
-{
-    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    unsigned mask = u->mask[0];
-
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((tsri_comm_data_mask(u->comm) >> axis & 1u) == 0 &&
-            tsr_mesh_axis_size(mesh, axis) > 1 &&
-            param->value->layout.place[axis].kind == TSR_REPLICATE) {
-            mask |= 1u << axis;
+    TSR_TRY(tsr_module_params(root->module, &all, &count));
+    for (int i = 0; i < count; i++) {
+        if (all[i]->sink == NULL) {
+            TSR_TRY(tsri_unit_take(root, all[i]));
+            root->params[root->param_count - 1].whole = true;
+            if (!all[i]->spec.frozen) {
+                tsri_log(TSRI_LOG_WARN, "parameter %s is ignored by every unit: frozen",
+                         all[i]->name);
+            }
+            all[i]->spec.frozen = true;
+            all[i]->value->needs_grad = false;
         }
-    }
-    return mask;
-}
-
-static void settle_piece(const unit *u, const unit_param *p)
-{
-    tsr_param *param = p->param;
-    const int64_t chunk_rows = p->cols > 0 ? p->chunk / p->cols : 0;
-    int64_t begin = 0;
-    int64_t end = 0;
-
-    param->row_begin = tsri_min64(p->rows, u->index[3] * chunk_rows);
-    param->row_count = tsri_min64(chunk_rows, p->rows - param->row_begin);
-    tsri_intersect(u->own_begin, u->own_begin + u->own_count, p->shard_offset,
-                   p->shard_offset + param->row_count * p->cols, &begin, &end);
-    param->own_begin = begin < end ? begin - p->shard_offset : 0;
-    param->own_end = begin < end ? end - p->shard_offset : 0;
-    param->data = u->shard;
-    param->data_offset = (size_t)p->shard_offset * F32;
-    param->grad = u->grad;
-    /* May wrap below zero where levels 1 and 2 start inside the piece; adding own_begin mends it.
-     */
-    param->grad_offset = (size_t)(p->shard_offset - u->grad_begin) * F32;
-    param->copy_mask = copy_mask(u, param);
-}
-
-static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
-{
-    tsri_param_block block;
-    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = p->param->name};
-    tsrk_init_normal args = {
-        .mean = (float)p->param->spec.init_mean,
-        .std = (float)p->param->spec.init_std,
-        .key = tsri_rng_key(seed, tsri_hash_text(p->param->name), 0, 0),
-    };
-
-    tsri_param_get_block(p->param, &block);
-    args.rows = block.rows;
-    args.cols = block.cols;
-    args.first_row = block.first_row;
-    args.first_col = block.first_col;
-    args.global_cols = block.global_cols;
-    if (block.rows == 0 || block.cols == 0) {
-        return TSR_OK;
-    }
-    args.out = tsri_arg_out(&call, u->shard, (size_t)p->shard_offset * F32,
-                            (size_t)(block.rows * block.cols) * F32);
-    TSR_TRY(TSRI_LAUNCH(&call, INIT_NORMAL, &args));
-    return TSR_OK;
-}
-
-static tsr_status settle_unit(unit *u, uint64_t seed)
-{
-    TSR_TRY(settle_levels(u));
-    TSR_TRY(open_groups(u));
-    settle_sizes(u);
-    if (u->param_count == 0) {
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->shard_count * F32, TSRI_MEM_PARAM, u->module->path,
-                             &u->shard));
-    TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD, u->module->path,
-                             &u->grad));
-    for (int i = 0; i < u->param_count; i++) {
-        settle_piece(u, &u->params[i]);
-        TSR_TRY(fill(u, &u->params[i], seed));
     }
     return TSR_OK;
 }
@@ -321,11 +199,10 @@ static tsr_status collect_unit(tsr_module *module, void *context)
 {
     unit_list *list = context;
     engine *e = list->engine;
+    unit *u = tsri_unit_of(module);
 
     module->materialized = true;
-    if (module->hooks == &tsri_unit_hooks) {
-        unit *u = module->hook_context;
-
+    if (u != NULL) {
         TSR_TRY(tsri_grow(&e->units, &list->capacity, e->unit_count + 1, sizeof(unit *)));
         u->engine = e;
         u->position = e->unit_count;
@@ -333,6 +210,33 @@ static tsr_status collect_unit(tsr_module *module, void *context)
         e->owners++;
     }
     return TSR_OK;
+}
+
+/* With most of the parameters in one unit, nothing is hidden and little is saved. */
+static void warn_of_giant(const engine *e)
+{
+    double total = 0.0;
+    double most = 0.0;
+    const unit *giant = NULL;
+
+    for (int i = 0; i < e->unit_count; i++) {
+        double own = 0.0;
+
+        for (int k = 0; k < e->units[i]->param_count; k++) {
+            own += (double)tsr_param_count(e->units[i]->params[k].param);
+        }
+        total += own;
+        if (own > most) {
+            most = own;
+            giant = e->units[i];
+        }
+    }
+    if (giant != NULL && giant->ranks[3] > 1 && most >= 1e6 && most > 0.75 * total) {
+        tsri_log(TSRI_LOG_WARN,
+                 "unit \"%s\" holds %.0f %% of the parameters: gathered as one, it hides no "
+                 "traffic and saves little memory; make its blocks units",
+                 giant->module->path, 100.0 * most / total);
+    }
 }
 
 tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
@@ -351,14 +255,16 @@ tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
     if (model->hooks == NULL) {
         TSR_TRY(tsr_fully_shard(model, NULL));
     }
+    TSR_TRY(take_rest(tsri_unit_of(model)));
     TSR_TRY(tsri_alloc(1, sizeof(*e), &e));
     e->comm = model->comm;
-    e->step = -1;
+    e->last_mark = -1;
     list.engine = e;
     TSR_TRY(tsri_module_walk(model, collect_unit, &list));
     TSR_TRY(tsri_alloc((size_t)e->unit_count, sizeof(unit *), &e->seen));
     for (int i = 0; i < e->unit_count; i++) {
-        TSR_TRY(settle_unit(e->units[i], seed));
+        TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }
+    warn_of_giant(e);
     return TSR_OK;
 }

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Settling a unit: which axes, which groups, which bytes; and filling them for the first time. */
+#include "fsdp_priv.h"
+
+#include "base/base.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+enum {
+    F32 = (int)sizeof(float),
+    ALIGN = 16 /* elements: 64 bytes of f32 */
+};
+
+/* Masks, sizes and this rank's index of each level's axes. */
+static tsr_status settle_levels(unit *u)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    const unsigned data = tsri_comm_data_mask(u->comm);
+    int *ranks = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_legal_check_unit(u));
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        const bool is_data = (data >> axis & 1u) != 0;
+        tsr_level level = u->level[axis];
+
+        if (level == TSR_LEVEL_DEFAULT) {
+            level = strcmp(tsr_mesh_axis_name(mesh, axis), "shard") == 0 ? TSR_LEVEL_PARAMS
+                                                                         : TSR_LEVEL_REPLICATE;
+        }
+        if (is_data && tsr_mesh_axis_size(mesh, axis) > 1) {
+            u->mask[level - TSR_LEVEL_REPLICATE] |= 1u << axis;
+        }
+        u->level[axis] = is_data ? level : TSR_LEVEL_DEFAULT;
+    }
+    TSR_TRY(tsri_alloc((size_t)tsr_mesh_cell_count(mesh), sizeof(int), &ranks));
+    for (int level = 0; level < 4 && status == TSR_OK; level++) {
+        TSR_TRY_GOTO(status,
+                     tsr_mesh_flat_ranks(mesh, u->mask[level], tsr_comm_rank(u->comm), ranks,
+                                         &u->ranks[level], &u->index[level]),
+                     free_ranks);
+    }
+free_ranks:
+    tsri_free(&ranks);
+    return status;
+}
+
+/* The last level-3 axes whose sizes multiply to at least k. */
+static unsigned kept_mask(const unit *u, int k)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    unsigned mask = 0;
+    int size = 1;
+
+    for (int axis = tsr_mesh_axis_count(mesh) - 1; axis >= 0 && size < k; axis--) {
+        if ((u->mask[3] >> axis & 1u) != 0) {
+            mask |= 1u << axis;
+            size *= tsr_mesh_axis_size(mesh, axis);
+        }
+    }
+    return mask;
+}
+
+static tsr_status open_groups(unit *u)
+{
+    tsr_comm *comm = u->comm;
+    const int k = u->options.reshard_group;
+
+    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_GATHER, &u->gather_group));
+    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
+    for (int level = 1; level <= 2; level++) {
+        if (u->mask[level] != 0) {
+            TSR_TRY(
+                tsri_comm_group(comm, u->mask[level], TSRI_STREAM_GATHER, &u->flat_gather[level]));
+            TSR_TRY(tsri_comm_group(comm, u->mask[level],
+                                    level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
+                                    &u->flat_reduce[level]));
+        }
+    }
+    if (u->mask[0] != 0) {
+        TSR_TRY(tsri_comm_group(comm, u->mask[0], TSRI_STREAM_REPLICATE, &u->replicate_group));
+    }
+    if (k > 0) {
+        TSR_TRY(tsri_comm_group(comm, kept_mask(u, k), TSRI_STREAM_GATHER, &u->kept_group));
+    }
+    return TSR_OK;
+}
+
+/* Place of p in the flat shard, after those placed before. */
+static void place(unit *u, unit_param *p)
+{
+    const int ranks = p->whole ? 1 : u->ranks[3];
+
+    p->chunk = p->by_cols ? p->rows * tsri_ceil_div(p->cols, ranks)
+                          : tsri_ceil_div(p->rows, ranks) * p->cols;
+    p->shard_offset = u->shard_count;
+    u->shard_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN;
+    if (p->by_cols) {
+        p->fold_offset = u->fold_count;
+        u->fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * ranks;
+    }
+}
+
+static void settle_sizes(unit *u)
+{
+    const int64_t split = (int64_t)u->ranks[1] * u->ranks[2];
+
+    for (int i = 0; i < u->param_count; i++) {
+        unit_param *p = &u->params[i];
+        tsr_dtensor *value = p->param->value;
+
+        value->dtype = u->param_dtype;
+        p->rows = value->local_shape[0];
+        p->cols = value->layout.ndim == 2 ? value->local_shape[1] : 1;
+        p->by_cols = p->by_cols && u->ranks[3] > 1;
+    }
+    for (int i = 0; i < u->param_count; i++) {
+        if (tsri_unit_trains(&u->params[i])) {
+            place(u, &u->params[i]);
+        }
+    }
+    u->shard_count = tsri_ceil_div(u->shard_count, ALIGN * split) * ALIGN * split;
+    u->train_count = u->shard_count;
+    for (int i = 0; i < u->param_count; i++) {
+        if (!tsri_unit_trains(&u->params[i]) && !u->params[i].whole) {
+            place(u, &u->params[i]);
+        }
+    }
+    u->sharded_count = u->shard_count;
+    for (int i = 0; i < u->param_count; i++) {
+        if (u->params[i].whole) {
+            place(u, &u->params[i]);
+            u->has_whole = true;
+        }
+    }
+    u->grad_count = u->train_count / u->ranks[2];
+    u->grad_begin = u->index[2] * u->grad_count;
+    u->own_count = u->grad_count / u->ranks[1];
+    u->own_begin = u->grad_begin + u->index[1] * u->own_count;
+    u->has_slot = u->param_count > 0 && (u->ranks[3] > 1 || u->param_dtype != TSR_F32);
+    u->has_grad_slot =
+        u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32);
+}
+
+/* Axes on which what this rank owns of p is replicated. */
+static unsigned copy_mask(const unit *u, const unit_param *p)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    unsigned mask = u->mask[0];
+
+    if (!tsri_unit_trains(p)) {
+        mask |= u->mask[1] | u->mask[2] | (p->whole ? u->mask[3] : 0);
+    }
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        if ((tsri_comm_data_mask(u->comm) >> axis & 1u) == 0 &&
+            tsr_mesh_axis_size(mesh, axis) > 1 &&
+            p->param->value->layout.place[axis].kind == TSR_REPLICATE) {
+            mask |= 1u << axis;
+        }
+    }
+    return mask;
+}
+
+/* This rank's part of n elements or rows in chunks of each. */
+static void part(int64_t n, int64_t each, int index, int64_t *begin, int64_t *count)
+{
+    *begin = tsri_min64(n, index * each);
+    *count = tsri_min64(each, n - *begin);
+}
+
+static void settle_extent(const unit *u, const unit_param *p)
+{
+    tsr_param *param = p->param;
+    const int ranks = p->whole ? 1 : u->ranks[3];
+    const int index = p->whole ? 0 : u->index[3];
+
+    param->by_cols = p->by_cols;
+    if (p->by_cols) {
+        param->row_count = p->rows;
+        part(p->cols, tsri_ceil_div(p->cols, ranks), index, &param->col_begin, &param->col_count);
+    } else {
+        part(p->rows, tsri_ceil_div(p->rows, ranks), index, &param->row_begin, &param->row_count);
+        param->col_count = p->cols;
+    }
+}
+
+static void settle_piece(const unit *u, const unit_param *p)
+{
+    tsr_param *param = p->param;
+    int64_t piece = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+
+    settle_extent(u, p);
+    piece = param->row_count * param->col_count;
+    param->data = u->shard;
+    param->data_offset = (size_t)p->shard_offset * F32;
+    param->copy_mask = copy_mask(u, p);
+    if (!tsri_unit_trains(p)) {
+        param->own_begin = 0;
+        param->own_end = piece;
+        return;
+    }
+    tsri_intersect(u->own_begin, u->own_begin + u->own_count, p->shard_offset,
+                   p->shard_offset + piece, &begin, &end);
+    param->own_begin = begin < end ? begin - p->shard_offset : 0;
+    param->own_end = begin < end ? end - p->shard_offset : 0;
+    param->grad = u->grad;
+    /* May wrap below zero where levels 1 and 2 start inside the piece; adding own_begin mends it.
+     */
+    param->grad_offset = (size_t)(p->shard_offset - u->grad_begin) * F32;
+}
+
+static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
+{
+    tsri_param_block block;
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = p->param->name};
+    tsrk_init_normal args = {
+        .mean = (float)p->param->spec.init_mean,
+        .std = (float)p->param->spec.init_std,
+        .key = tsri_rng_key(seed, tsri_hash_text(p->param->name), 0, 0),
+    };
+
+    tsri_param_get_block(p->param, &block);
+    args.rows = block.rows;
+    args.cols = block.cols;
+    args.first_row = block.first_row;
+    args.first_col = block.first_col;
+    args.global_cols = block.global_cols;
+    if (block.rows == 0 || block.cols == 0) {
+        return TSR_OK;
+    }
+    args.out = tsri_arg_out(&call, u->shard, (size_t)p->shard_offset * F32,
+                            (size_t)(block.rows * block.cols) * F32);
+    TSR_TRY(TSRI_LAUNCH(&call, INIT_NORMAL, &args));
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_settle(unit *u, uint64_t seed)
+{
+    TSR_TRY(settle_levels(u));
+    TSR_TRY(open_groups(u));
+    settle_sizes(u);
+    if (u->param_count == 0) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->shard_count * F32, TSRI_MEM_PARAM, u->module->path,
+                             &u->shard));
+    if (u->train_count > 0) {
+        TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
+                                 u->module->path, &u->grad));
+    }
+    for (int i = 0; i < u->param_count; i++) {
+        settle_piece(u, &u->params[i]);
+        TSR_TRY(fill(u, &u->params[i], seed));
+    }
+    return TSR_OK;
+}

@@ -58,4 +58,15 @@ TSR_API int tsr_comm_coord(const tsr_comm *comm, int axis);
 /** Local. Device bytes allocated now, and the most so far. */
 TSR_API void tsr_comm_memory(const tsr_comm *comm, size_t *now_out, size_t *peak_out);
 
+/**
+ * Bytes that this rank has sent in collectives over exactly these axes since the comm was opened,
+ * at least what their results need. Local.
+ *
+ * @param axes  "shard", or "replicate+shard" for the axes as one, in the order of the mesh.
+ * @retval TSR_ERR_STATE    the comm was opened without record.
+ * @retval TSR_ERR_INVALID  no such axes.
+ */
+TSR_CHECKED tsr_status tsr_comm_sent_bytes(const tsr_comm *comm, const char *axes,
+                                           size_t *bytes_out);
+
 TSR_END_DECLS

@@ -72,6 +72,7 @@ static tsr_status open_local(tsr_comm *comm, const tsr_comm_options *options)
         .race_check = options->race_check || race_check_asked(),
     };
 
+    comm->records = record.ledger;
     if (record.ledger || record.race_check) {
         TSR_TRY(tsri_recorder_attach(comm->device, &record));
     }

@@ -128,3 +128,23 @@ const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *
     }
     return text;
 }
+
+tsr_status tsr_comm_sent_bytes(const tsr_comm *comm, const char *axes, size_t *bytes_out)
+{
+    const unsigned end = 1U << tsr_mesh_axis_count(comm->mesh);
+    char name[NAME_BYTES];
+    unsigned mask = 1;
+
+    if (!comm->records) {
+        return TSR_RAISE(TSR_ERR_STATE, "bytes over \"%s\" of a comm opened without record", axes);
+    }
+    while (mask < end && strcmp(tsri_comm_mask_name(comm, mask, name, sizeof(name)), axes) != 0) {
+        mask++;
+    }
+    if (mask == end) {
+        return TSR_RAISE(TSR_ERR_INVALID, "bytes over \"%s\", the mesh has %s", axes,
+                         tsri_comm_mask_name(comm, end - 1, name, sizeof(name)));
+    }
+    *bytes_out = tsri_recorder_sent_bytes(comm->device, used_axes(comm, mask));
+    return TSR_OK;
+}

@@ -66,6 +66,7 @@ struct tsr_comm {
     int coord[TSR_MESH_MAX_AXES];
     unsigned data_mask;
     bool data_named; /* data_mask was said, not the default */
+    bool records;    /* a ledger is kept */
     char *claimant[TSR_MESH_MAX_AXES];
 };
 

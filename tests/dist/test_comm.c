@@ -200,6 +200,26 @@ static void test_all_reduce(void)
     close_bench(&b);
 }
 
+/* An all-reduce of n floats over W ranks sends 2 (W - 1) / W of their bytes, and nothing alone. */
+static void test_sent_bytes(void)
+{
+    bench b = open_bench(&(tsr_comm_options){.record = true});
+    const int size = tsr_mesh_axis_size(b.mesh, 0) * tsr_mesh_axis_size(b.mesh, 2);
+    size_t before = 0;
+    size_t after = 0;
+
+    REQUIRE(b.comm != NULL);
+    REQUIRE_OK(tsr_comm_sent_bytes(b.comm, "replicate+tp", &before));
+    check_reduce(&b, 1U << 0 | 1U << 2, TSRI_SUM);
+    REQUIRE_OK(tsr_comm_sent_bytes(b.comm, "replicate+tp", &after));
+    CHECK_EQ(after - before, 2 * COUNT * sizeof(float) * (size_t)(size - 1) / (size_t)size);
+    CHECK_STATUS(TSR_ERR_INVALID, tsr_comm_sent_bytes(b.comm, "tp+replicate", &after));
+    close_bench(&b);
+    b = open_bench(NULL);
+    CHECK_STATUS(TSR_ERR_STATE, tsr_comm_sent_bytes(b.comm, "tp", &after));
+    close_bench(&b);
+}
+
 static void test_record(void)
 {
     bench b = open_bench(&(tsr_comm_options){.record = true});
@@ -432,6 +452,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"group_cache", test_group_cache},
     {"group_names", test_group_names},
     {"all_reduce", test_all_reduce},
+    {"sent_bytes", test_sent_bytes},
     {"record", test_record},
     {"mesh_disagrees", test_mesh_disagrees},
     {"order_disagrees", test_order_disagrees},

@@ -53,8 +53,14 @@ typedef struct tsr_shard_dim {
 /** Zero-initialise for defaults. */
 typedef struct tsr_fsdp_options {
     tsr_axis_level levels[TSR_MESH_MAX_AXES]; /**< Up to the first NULL axis; others default. */
-    tsr_dtype param_dtype;                    /**< Gathered and computed in; default f32. */
-    tsr_dtype reduce_dtype;                   /**< Gradients reduced in; default f32. */
+    tsr_dtype param_dtype; /**< Gathered and computed in: f32 (default), bf16 or f16. Inputs of
+                                the module that are of another of these types are cast to it. */
+    tsr_dtype
+        reduce_dtype; /**< Gradients reduced in, likewise; summed up over micro-batches in f32. */
+    tsr_dtype output_dtype; /**< The module's output is cast to it; default: as it comes. */
+    bool offload_params;    /**< Parameters rest in host memory, and are copied to the device for
+                                 each gather. */
+    bool offload_grads;     /**< Reduced gradients are copied to host memory. */
     tsr_reshard reshard_after_forward;
     int prefetch_depth; /**< Units gathered ahead, stored plus one: 0 default (1 ahead), 1: none. */
     tsr_prefetch backward_prefetch;
@@ -114,6 +120,80 @@ TSR_CHECKED tsr_status tsr_module_freeze(tsr_module *module, const char *pattern
  */
 TSR_CHECKED tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed);
 
+/* ---- units, one by one ----
+ *
+ * Each takes the module that was made a unit (TSR_ERR_INVALID otherwise); with recurse, or where
+ * so said, all units at and below @p module. Logically collective over the mesh. */
+
+/**
+ * Gather the unit's parameters now. Collective over its sharded axes.
+ *
+ * They stay until tsr_unit_reshard or the end of the unit's next pass. What was gathered before an
+ * optimizer step is not what the step makes of it.
+ */
+TSR_CHECKED tsr_status tsr_unit_unshard(tsr_module *module);
+
+/** Let go of the unit's gathered parameters; those of its children stay. Local. */
+TSR_CHECKED tsr_status tsr_unit_reshard(tsr_module *module);
+
+/**
+ * Without gradient sync, gradients add up unreduced, in reduce dtype, over micro-batches: less
+ * traffic, more memory. The step's last micro-batch reduces them in any case. Local.
+ */
+TSR_CHECKED tsr_status tsr_unit_set_gradient_sync(tsr_module *module, bool on, bool recurse);
+
+/**
+ * Without it, the step ends with gradients that are sums over the axes of levels 2 and 3 alone;
+ * they stay, and the next step adds to them. Local.
+ */
+TSR_CHECKED tsr_status tsr_unit_set_all_reduce(tsr_module *module, bool on, bool recurse);
+
+/** Change when gathered parameters go after forward. Local. */
+TSR_CHECKED tsr_status tsr_unit_set_reshard_after_forward(tsr_module *module, tsr_reshard reshard,
+                                                          bool recurse);
+
+/** Which backward of @p model makes the last reductions. */
+typedef enum tsr_last_backward {
+    TSR_LAST_AUTO = 0, /**< That of the step's last micro-batch. */
+    TSR_LAST_YES = 1,  /**< The next ones. */
+    TSR_LAST_NO = 2    /**< Not the next ones: gradients go on adding up, over steps too. */
+} tsr_last_backward;
+
+/** Say which backward is the last of a step. Local; of the whole model. */
+TSR_CHECKED tsr_status tsr_fsdp_set_last_backward(tsr_module *model, tsr_last_backward last);
+
+/**
+ * Gather these units when the forward of @p module begins, in place of the next ones. Local.
+ *
+ * @param units  count modules that are units of the same model; NULL: the next ones again.
+ */
+TSR_CHECKED tsr_status tsr_unit_set_forward_prefetch(tsr_module *module, tsr_module *const *units,
+                                                     int count);
+
+/** The same when its backward begins (or is over, with TSR_PREFETCH_POST). Local. */
+TSR_CHECKED tsr_status tsr_unit_set_backward_prefetch(tsr_module *module, tsr_module *const *units,
+                                                      int count);
+
+/** Which modules become units by themselves. Zero-initialise for defaults. */
+typedef struct tsr_auto_wrap_options {
+    int64_t min_params;     /**< Elements that no unit below has taken; 0: 1e8. */
+    const char *pattern;    /**< Paths that become units, whatever their size; NULL: by size. */
+    tsr_fsdp_options units; /**< Of each; its pattern lists must match in every unit. */
+} tsr_auto_wrap_options;
+
+/**
+ * Make modules under @p model units, bottom-up, as FSDP1's size policy did: each with a forward
+ * that holds at least min_params not yet taken; and @p model itself. Local.
+ *
+ * @param stream  Where units and their sizes are written; NULL: nowhere. One giant unit is warned
+ *                about there.
+ * @retval TSR_ERR_INVALID  the pattern matches no module.
+ */
+TSR_CHECKED tsr_status tsr_fsdp_auto_wrap(tsr_module *model, const tsr_auto_wrap_options *options,
+                                          FILE *stream);
+
+/* ---- looking ---- */
+
 /** Facts of one unit, for people. */
 typedef struct tsr_unit_info {
     const char *path;      /**< Borrowed; "" for the root. */
@@ -132,5 +212,41 @@ TSR_API int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity
 /** Local. Write per parameter its placements, per unit its sizes, and every redistribution that
  *  placement rules inserted in the last micro-batch (@p tape may be NULL). */
 TSR_CHECKED tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream);
+
+/**
+ * Local. Write the collectives of the newest recorded step in order: stream, operation, axes, bytes
+ * sent, whose data, and why; then counts and bytes by axes.
+ *
+ * @retval TSR_ERR_STATE  the comm was opened without record.
+ */
+TSR_CHECKED tsr_status tsr_collectives_print(tsr_module *model, FILE *stream);
+
+/** Traffic of one set of axes in one step. */
+typedef struct tsr_traffic {
+    const char *axes; /**< "shard", "replicate+shard"; borrowed until the comm is released. */
+    int collectives;
+    size_t bytes; /**< Sent by this rank at least. */
+} tsr_traffic;
+
+/** Local. The same by axes alone: fills out[capacity], returns how many there are; 0 without
+ *  record. */
+TSR_API int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capacity);
+
+/**
+ * Compare replicas: hash what each rank owns of every parameter, and fail where ranks that should
+ * hold the same do not. Collective over the mesh. Blocks.
+ *
+ * @param digest_out  Equal on ranks that agree; of the whole model. May be NULL.
+ * @retval TSR_ERR_DISAGREE     names the first parameter and the ranks that differ.
+ * @retval TSR_ERR_UNSUPPORTED  the backend holds no bytes.
+ */
+TSR_CHECKED tsr_status tsr_params_digest(tsr_module *model, uint64_t *digest_out);
+
+/**
+ * Local. Trained parameters that have got no gradient since materialisation, in order of units:
+ * fills names[capacity], returns how many there are. After the first step some are a slip in the
+ * model; the log says so too.
+ */
+TSR_API int tsr_params_without_gradient(tsr_module *model, const char **names, int capacity);
 
 TSR_END_DECLS

@@ -44,6 +44,10 @@ static void forget_pass(unit *u, bool new_step)
         give_back(u, &u->grad_slot, new_step);
         u->grad_slot_held = false;
     }
+    if (u->sums_held) {
+        give_back(u, &u->sums, new_step);
+        u->sums_held = false;
+    }
     if (u->kept_held) {
         (void)tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->kept_ready);
         give_back(u, &u->kept, new_step);

@@ -88,7 +88,7 @@ struct unit {
     int64_t fold_count;                         /* elements of the by_cols buffer, W chunks each */
     int64_t own_begin, own_count;               /* owned interval of the flat shard */
     int64_t grad_begin, grad_count;             /* interval of the flat shard that grad holds */
-    tsr_buffer *shard, *grad;
+    tsr_buffer *shard, *grad;                   /* in the host pool where offloaded */
     bool has_slot, has_grad_slot, has_whole;
     tsr_dtype param_dtype, reduce_dtype;
 
@@ -96,6 +96,8 @@ struct unit {
     slot_state state;
     tsri_mem slot, grad_slot, kept;
     bool grad_slot_held, kept_held;
+    tsri_mem sums; /* where gradients are summed: all of grad, or step memory while held */
+    bool sums_held;
     tsr_event gathered, reduced, kept_ready;
     int calls;            /* forwards whose backward is still to come */
     int inside;           /* forwards under way */
@@ -179,6 +181,17 @@ tsr_status tsri_unit_unfold(unit *u, const tsri_mem *folded, const tsri_mem *slo
                             tsr_stream *stream);
 tsr_status tsri_unit_fold(unit *u, const tsri_mem *slot, const tsri_mem *folded, tsr_dtype type,
                           tsr_stream *stream);
+/* offload.c */
+/** This rank's own elements of the flat shard, from the host pool into step memory laid out alike,
+ *  for the gather stream. */
+tsr_status tsri_unit_stage_shard(unit *u, tsri_mem *out);
+/** The shard as the gather stream has left it back to the host pool; gives *staged back. */
+tsr_status tsri_unit_unstage_shard(unit *u, tsri_mem *staged);
+/** Memory for sums that the stream of kind will write; load: begin with what grad holds. Does
+ *  nothing unless gradients are offloaded. */
+tsr_status tsri_unit_open_sums(unit *u, bool load, tsri_stream_kind kind);
+/** Copy the sums to the host pool behind u->reduced, which moves there. */
+tsr_status tsri_unit_close_sums(unit *u);
 /* reduce.c */
 tsr_status tsri_unit_open_grads(unit *u);
 /** What follows a unit's gradients: last: of the step; forced: also without gradient sync. */

@@ -14,10 +14,16 @@ enum {
     F32 = (int)sizeof(float)
 };
 
-/* Elements of the slot: the gathered ones, then cast copies of whole ones. */
+/* Chunks are copied from the shard before they are gathered: to cast them, or from the host. */
+static bool copies_own(const unit *u)
+{
+    return u->param_dtype != TSR_F32 || u->options.offload_params;
+}
+
+/* Elements of the slot: the gathered ones, then copies of whole ones. */
 static int64_t slot_count(const unit *u)
 {
-    const int64_t whole = u->param_dtype != TSR_F32 ? u->shard_count - u->sharded_count : 0;
+    const int64_t whole = copies_own(u) ? u->shard_count - u->sharded_count : 0;
 
     return u->sharded_count * u->ranks[3] + whole;
 }
@@ -27,10 +33,10 @@ size_t tsri_unit_slot_bytes(const unit *u)
     return u->has_slot ? (size_t)slot_count(u) * tsr_dtype_size(u->param_dtype) : 0;
 }
 
-/* A whole parameter is computed from at rest unless it has to be cast. */
+/* A whole parameter is computed from at rest unless it has to be copied. */
 static bool in_slot(const unit *u, const unit_param *p)
 {
-    return u->has_slot && (!p->whole || u->param_dtype != TSR_F32);
+    return u->has_slot && (!p->whole || copies_own(u));
 }
 
 static size_t slot_offset(const unit *u, const unit_param *p)
@@ -42,18 +48,20 @@ static size_t slot_offset(const unit *u, const unit_param *p)
     return u->slot.offset + (size_t)at * tsr_dtype_size(u->param_dtype);
 }
 
-/* Levels 1 and 2: bring what other ranks updated into this rank's shard, inner split first. */
-static tsr_status refresh(unit *u)
+/* Levels 1 and 2: bring what other ranks updated into the shard at (buffer, offset), inner split
+ * first. */
+static tsr_status refresh_at(unit *u, tsr_buffer *buffer, size_t offset)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
     int64_t count = u->own_count;
 
     for (int level = 1; level <= 2; level++) {
         const int64_t begin = level == 1 ? u->grad_begin : 0;
-        const tsri_coll_item item = {.in = u->shard,
-                                     .in_offset = (size_t)(begin + u->index[level] * count) * F32,
-                                     .out = u->shard,
-                                     .out_offset = (size_t)begin * F32,
+        const tsri_coll_item item = {.in = buffer,
+                                     .in_offset =
+                                         offset + (size_t)(begin + u->index[level] * count) * F32,
+                                     .out = buffer,
+                                     .out_offset = offset + (size_t)begin * F32,
                                      .count = count};
         const tsri_coll coll = {.kind = TSRI_ALL_GATHER,
                                 .dtype = TSR_F32,
@@ -70,6 +78,20 @@ static tsr_status refresh(unit *u)
     return TSR_OK;
 }
 
+static tsr_status refresh(unit *u)
+{
+    tsri_mem staged = {0};
+
+    if (!u->options.offload_params) {
+        TSR_TRY(refresh_at(u, u->shard, 0));
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_unit_stage_shard(u, &staged));
+    TSR_TRY(refresh_at(u, staged.buffer, staged.offset));
+    TSR_TRY(tsri_unit_unstage_shard(u, &staged));
+    return TSR_OK;
+}
+
 /* ---- the gather proper ---- */
 
 /* Where the W chunks of p come to lie one after the other. */
@@ -79,8 +101,8 @@ static size_t chunks_at(const unit *u, const tsri_mem *folded, const unit_param 
                       : slot_offset(u, p);
 }
 
-/* This rank's chunks, cast into their places among the others'. */
-static tsr_status cast_own(unit *u, const tsri_mem *folded, tsr_stream *stream)
+/* This rank's chunks, copied into their places among the others'. */
+static tsr_status copy_own(unit *u, const tsri_mem *folded, tsr_stream *stream)
 {
     const size_t size = tsr_dtype_size(u->param_dtype);
 
@@ -106,7 +128,7 @@ static tsr_status cast_own(unit *u, const tsri_mem *folded, tsr_stream *stream)
 
 static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *stream)
 {
-    const bool cast = u->param_dtype != TSR_F32;
+    const bool copied = copies_own(u);
     const size_t size = tsr_dtype_size(u->param_dtype);
     tsri_coll coll = {.kind = TSRI_ALL_GATHER,
                       .dtype = u->param_dtype,
@@ -123,8 +145,8 @@ static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *str
             continue;
         }
         u->items[coll.item_count++] =
-            (tsri_coll_item){.in = cast ? chunks : u->shard,
-                             .in_offset = cast ? own : (size_t)p->shard_offset * F32,
+            (tsri_coll_item){.in = copied ? chunks : u->shard,
+                             .in_offset = copied ? own : (size_t)p->shard_offset * F32,
                              .out = chunks,
                              .out_offset = at,
                              .count = p->chunk};
@@ -162,17 +184,20 @@ static tsr_status gather_kept(unit *u, tsr_stream *stream)
     return TSR_OK;
 }
 
-static tsr_status gather(unit *u, tsr_stream *stream)
+/* first: the stream that writes the slot first. */
+static tsr_status gather(unit *u, tsr_stream *first)
 {
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsri_mem folded = {0};
 
     if (u->fold_count > 0) {
         TSR_TRY(tsri_arena_acquire(arena, (size_t)u->fold_count * tsr_dtype_size(u->param_dtype),
-                                   TSRI_MEM_SLOT_PARAM, u->module->path, stream, &folded));
+                                   TSRI_MEM_SLOT_PARAM, u->module->path, first, &folded));
     }
-    if (u->param_dtype != TSR_F32) {
-        TSR_TRY(cast_own(u, &folded, stream));
+    if (copies_own(u)) {
+        TSR_TRY(copy_own(u, &folded, first));
+        TSR_TRY(tsri_stream_wait(stream, tsri_event_record(first)));
     }
     if (u->kept_held) {
         TSR_TRY(gather_kept(u, stream));
@@ -190,21 +215,25 @@ static tsr_status gather(unit *u, tsr_stream *stream)
 tsr_status tsri_unit_unshard(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
+    tsr_stream *first = stream;
 
     if (u->state != SLOT_EMPTY) {
         return TSR_OK;
     }
+    if (u->options.offload_params && u->has_slot && !u->kept_held) {
+        first = tsri_unit_stream(u, TSRI_STREAM_COPY);
+    }
     if (u->stale || u->has_slot) {
-        TSR_TRY(tsri_stream_wait(stream, u->engine->params_ready));
+        TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
     }
     if (u->stale) {
         TSR_TRY(refresh(u));
     }
     if (u->has_slot) {
         TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), tsri_unit_slot_bytes(u),
-                                   TSRI_MEM_SLOT_PARAM, u->module->path, stream, &u->slot));
+                                   TSRI_MEM_SLOT_PARAM, u->module->path, first, &u->slot));
         u->state = SLOT_GATHERING;
-        TSR_TRY(gather(u, stream));
+        TSR_TRY(gather(u, first));
     }
     u->state = SLOT_GATHERING;
     u->gathered = tsri_event_record(stream);

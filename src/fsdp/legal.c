@@ -95,11 +95,14 @@ static bool bad_level(legal_case *c)
 
 static bool bad_dtype(legal_case *c)
 {
-    const tsr_dtype dtypes[2] = {c->options->param_dtype, c->options->reduce_dtype};
+    static const char *const names[3] = {"param", "reduce", "output"};
+    const tsr_dtype dtypes[3] = {c->options->param_dtype, c->options->reduce_dtype,
+                                 c->options->output_dtype};
 
-    for (int i = 0; i < 2; i++) {
-        if (dtypes[i] != TSR_DTYPE_DEFAULT && dtypes[i] != TSR_F32 && dtypes[i] != TSR_BF16) {
-            return found(c, "%s dtype %s", i == 0 ? "param" : "reduce", tsr_dtype_name(dtypes[i]));
+    for (int i = 0; i < 3; i++) {
+        if (dtypes[i] != TSR_DTYPE_DEFAULT && dtypes[i] != TSR_F32 && dtypes[i] != TSR_BF16 &&
+            dtypes[i] != TSR_F16) {
+            return found(c, "%s dtype %s", names[i], tsr_dtype_name(dtypes[i]));
         }
     }
     return false;
@@ -266,8 +269,9 @@ static const rule rules[] = {
      "an axis has one level", axis_twice},
     {"level", AT_OPTIONS, TSR_ERR_INVALID, "levels are 0 to 3",
      "they stand for nothing, optimizer state, gradients, parameters", bad_level},
-    {"dtype", AT_OPTIONS, TSR_ERR_UNSUPPORTED, "param and reduce dtype are f32 or bf16",
-     "no other type is gathered and summed", bad_dtype},
+    {"dtype", AT_OPTIONS, TSR_ERR_UNSUPPORTED,
+     "param, reduce and output dtype are f32, bf16 or f16", "no other type is gathered and summed",
+     bad_dtype},
     {"prefetch-depth", AT_OPTIONS, TSR_ERR_INVALID, "the prefetch depth is at least 0",
      "it counts units", bad_depth},
     {"choice", AT_OPTIONS, TSR_ERR_INVALID, "options are among those listed in fsdp.h",

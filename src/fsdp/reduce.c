@@ -162,6 +162,7 @@ static tsr_status fill_gaps(const unit *u)
 static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int64_t grad_offset,
                               int64_t n, bool accumulate)
 {
+    const size_t at = u->sums.offset + (size_t)grad_offset * F32;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE), .label = u->module->path};
     tsrk_scale args = {.n = n,
                        .factor = 1.0F,
@@ -174,9 +175,9 @@ static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int
     }
     args.x = tsri_arg_in(&call, x, x_offset, (size_t)n * tsr_dtype_size(u->reduce_dtype));
     if (accumulate) {
-        args.y = tsri_arg_inout(&call, u->grad, (size_t)grad_offset * F32, (size_t)n * F32);
+        args.y = tsri_arg_inout(&call, u->sums.buffer, at, (size_t)n * F32);
     } else {
-        args.y = tsri_arg_out(&call, u->grad, (size_t)grad_offset * F32, (size_t)n * F32);
+        args.y = tsri_arg_out(&call, u->sums.buffer, at, (size_t)n * F32);
     }
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
@@ -314,7 +315,7 @@ static tsr_status scatter(unit *u, const tsri_mem *folded, bool accumulate)
     } else if (accumulate || u->reduce_dtype != TSR_F32) {
         TSR_TRY(scatter_and_add(u, folded, accumulate));
     } else {
-        TSR_TRY(scatter_slot(u, folded, u->grad, 0));
+        TSR_TRY(scatter_slot(u, folded, u->sums.buffer, u->sums.offset));
     }
     return TSR_OK;
 }
@@ -361,10 +362,10 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
         tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
                        p->shard_offset + p->chunk, &begin, &end);
         if (begin < end) {
-            const size_t offset = (size_t)(begin - u->grad_begin) * F32;
+            const size_t offset = u->sums.offset + (size_t)(begin - u->grad_begin) * F32;
 
             u->items[coll.item_count++] =
-                (tsri_coll_item){u->grad, offset, u->grad, offset, end - begin};
+                (tsri_coll_item){u->sums.buffer, offset, u->sums.buffer, offset, end - begin};
         }
     }
     if (coll.item_count > 0) {
@@ -397,21 +398,25 @@ static tsr_status divide(const unit *u, size_t own)
         return TSR_OK;
     }
     args.factor = (float)(1.0 / u->options.gradient_divisor);
-    args.y = tsri_arg_inout(&call, u->grad, own, bytes);
-    args.x = tsri_arg_in(&call, u->grad, own, bytes);
+    args.y = tsri_arg_inout(&call, u->sums.buffer, own, bytes);
+    args.x = tsri_arg_in(&call, u->sums.buffer, own, bytes);
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
 }
 
-/* The part of the last micro-batch alone. */
-tsr_status tsri_unit_reduce_last(unit *u)
+/* The part of the last micro-batch alone, on sums that are in place. */
+static tsr_status reduce_sums(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
-    const size_t own = (size_t)(u->own_begin - u->grad_begin) * F32;
-    const tsri_coll_item scattered = {
-        .in = u->grad, .out = u->grad, .out_offset = own, .count = u->own_count};
+    tsr_buffer *sums = u->sums.buffer;
+    const size_t own = u->sums.offset + (size_t)(u->own_begin - u->grad_begin) * F32;
+    const tsri_coll_item scattered = {.in = sums,
+                                      .in_offset = u->sums.offset,
+                                      .out = sums,
+                                      .out_offset = own,
+                                      .count = u->own_count};
     const tsri_coll_item reduced = {
-        .in = u->grad, .in_offset = own, .out = u->grad, .out_offset = own, .count = u->own_count};
+        .in = sums, .in_offset = own, .out = sums, .out_offset = own, .count = u->own_count};
     const uint64_t enqueued = stream->enqueued;
 
     TSR_TRY(tsri_stream_wait(stream, u->reduced));
@@ -434,6 +439,14 @@ tsr_status tsri_unit_reduce_last(unit *u)
     return TSR_OK;
 }
 
+tsr_status tsri_unit_reduce_last(unit *u)
+{
+    TSR_TRY(tsri_unit_open_sums(u, true, TSRI_STREAM_REPLICATE));
+    TSR_TRY(reduce_sums(u));
+    TSR_TRY(tsri_unit_close_sums(u));
+    return TSR_OK;
+}
+
 tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
 {
     if (u->train_count == 0) {
@@ -444,6 +457,7 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
             return TSR_OK; /* the slot goes on adding up */
         }
         TSR_TRY(fill_gaps(u));
+        TSR_TRY(tsri_unit_open_sums(u, u->open, TSRI_STREAM_REDUCE));
         TSR_TRY(reduce_slot(u, u->open));
         u->open = true;
     } else {
@@ -457,5 +471,6 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
     } else if (forced) {
         u->keep = true;
     }
+    TSR_TRY(tsri_unit_close_sums(u));
     return TSR_OK;
 }

@@ -139,9 +139,11 @@ static void settle_sizes(unit *u)
     u->grad_begin = u->index[2] * u->grad_count;
     u->own_count = u->grad_count / u->ranks[1];
     u->own_begin = u->grad_begin + u->index[1] * u->own_count;
-    u->has_slot = u->param_count > 0 && (u->ranks[3] > 1 || u->param_dtype != TSR_F32);
+    u->has_slot = u->param_count > 0 &&
+                  (u->ranks[3] > 1 || u->param_dtype != TSR_F32 || u->options.offload_params);
     u->has_grad_slot =
-        u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32);
+        u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32 ||
+                               u->options.offload_grads);
 }
 
 /* Axes on which what this rank owns of p is replicated. */
@@ -238,19 +240,37 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     return TSR_OK;
 }
 
+/* At rest: on the device, or in the host pool. */
+static tsr_status rest(const unit *u, bool host, int64_t count, tsri_mem_kind kind,
+                       tsr_buffer **out)
+{
+    const size_t bytes = (size_t)count * F32;
+
+    if (host) {
+        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, kind, u->module->path, out));
+    } else {
+        TSR_TRY(tsri_comm_buffer(u->comm, bytes, kind, u->module->path, out));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_unit_settle(unit *u, uint64_t seed)
 {
     TSR_TRY(settle_levels(u));
     TSR_TRY(open_groups(u));
     settle_sizes(u);
+    u->module->out_dtype = u->options.output_dtype;
     if (u->param_count == 0) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->shard_count * F32, TSRI_MEM_PARAM, u->module->path,
-                             &u->shard));
+    u->module->in_dtype = u->param_dtype;
+    TSR_TRY(rest(u, u->options.offload_params, u->shard_count, TSRI_MEM_PARAM, &u->shard));
     if (u->train_count > 0) {
-        TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
-                                 u->module->path, &u->grad));
+        TSR_TRY(rest(u, u->options.offload_grads, u->grad_count, TSRI_MEM_GRAD, &u->grad));
+    }
+    if (!u->options.offload_grads) {
+        u->sums =
+            (tsri_mem){.buffer = u->grad, .bytes = (size_t)u->grad_count * F32, .interval = -1};
     }
     for (int i = 0; i < u->param_count; i++) {
         settle_piece(u, &u->params[i]);

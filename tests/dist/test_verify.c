@@ -119,6 +119,15 @@ static void llama_sharded_file(void)
     check_case("train/llama-sharded-file", 1);
 }
 
+/* What tests/golden/extra/README.md lists. */
+static void extra(void)
+{
+    check_case("extra/llama-bias", 2);
+    check_case("extra/llama-one-token-rows", 2);
+    check_case("extra/llama-first-tokens", 2);
+    check_case("extra/gpt2-untied", 2);
+}
+
 static void under_race_check(void)
 {
     (void)setenv("TSR_RACE_CHECK", "1", 1);

@@ -31,7 +31,7 @@
 #include "train/job.h"
 
 enum {
-    ROUNDS = 16,
+    ROUNDS = 32, /* divided by the number of ranks */
     STEPS = 3,
     MAX_PARAMS = 64
 };
@@ -450,13 +450,13 @@ static void run_rounds(int first, int count)
 
 static void plain(void)
 {
-    run_rounds(0, ROUNDS);
+    run_rounds(0, ROUNDS / tsr_test_size());
 }
 
 static void under_race_check(void)
 {
     (void)setenv("TSR_RACE_CHECK", "1", 1);
-    run_rounds(ROUNDS, ROUNDS / 4);
+    run_rounds(ROUNDS, ROUNDS / tsr_test_size() / 3);
     (void)unsetenv("TSR_RACE_CHECK");
 }
 

@@ -212,7 +212,7 @@ static void settle_piece(const unit *u, const unit_param *p)
     param->grad = u->grad;
     /* May wrap below zero where levels 1 and 2 start inside the piece; adding own_begin mends it.
      */
-    param->grad_offset = (size_t)(p->shard_offset - u->grad_begin) * F32;
+    param->grad_offset = begin < end ? (size_t)(p->shard_offset - u->grad_begin) * F32 : 0;
 }
 
 static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)

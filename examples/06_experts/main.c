@@ -8,7 +8,8 @@ enum {
     STEPS = 20,
     DIM = 32,
     EXPERTS = 4,
-    WIDE = 24 /* features of one expert */
+    WIDE = 24, /* features of one expert */
+    FEATURES = EXPERTS * WIDE
 };
 
 /* y[b, t, e * WIDE + f] = h[b, t, e * WIDE + f] * sigmoid(score[b, t, e]) */
@@ -84,13 +85,13 @@ static tsr_status build(tsr_comm *comm, bool split, tsr_module **model)
     static const tsr_tp_rule experts[] = {{"experts.{up,router}", {.kind = TSR_TP_COLUMN}},
                                           {"experts.down", {.kind = TSR_TP_ROW}}};
     static const char *const names[] = {"up", "router", "down"};
-    const tsr_param_spec specs[] = {{.shape = {EXPERTS * WIDE, DIM},
+    const tsr_param_spec specs[] = {{.shape = {FEATURES, DIM},
                                      .ndim = 2,
                                      .init_std = 0.2,
                                      .group_rows = WIDE,
                                      .group_name = "experts"},
                                     {.shape = {EXPERTS, DIM}, .ndim = 2, .init_std = 0.2},
-                                    {.shape = {DIM, EXPERTS * WIDE}, .ndim = 2, .init_std = 0.1}};
+                                    {.shape = {DIM, FEATURES}, .ndim = 2, .init_std = 0.1}};
     tsr_module *part[3];
 
     TSR_TRY(tsr_embedding_create(comm, LESSON_VOCAB, DIM, 0.5, &part[0]));

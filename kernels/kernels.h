@@ -311,19 +311,29 @@ typedef struct tsrk_xent_bwd {
     tsr_dtype type;
 } tsrk_xent_bwd;
 
-/** out [1] f64 (+)= sum of x[i]^2 in double. x f32. */
+/** Which norm a sum is for. */
+typedef enum tsrk_norm {
+    TSRK_NORM_2 = 0, /* sum of squares */
+    TSRK_NORM_1,     /* sum of absolute values */
+    TSRK_NORM_MAX /* greatest absolute value; NaN counts as infinity, so that a maximum of several
+                     keeps it */
+} tsrk_norm;
+
+/** out [1] f64 (+)= sum of x[i]^2 in double, or what norm says ((+)= is then the greater of the
+ *  two for TSRK_NORM_MAX). x f32. */
 typedef struct tsrk_sum_squares {
     const float *x;
     double *out;
     int64_t n;
     bool accumulate;
+    tsrk_norm norm;
 } tsrk_sum_squares;
 
 /** From total [1] f64 (sum of squares of gradients that are loss_scale [1] f32 times too large;
- *  NULL: 1): norm [1] f64 = sqrt(total) / loss_scale; scale [1] f32 = (max_norm > 0 ? min(1,
- *  max_norm / (norm + 1e-6)) : 1) / loss_scale; a norm that is not finite gives scale 0 and skip
- *  [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives skip = 1 too. skipped [1]
- *  (NULL allowed) += skip. */
+ *  NULL: 1): norm [1] f64 = sqrt(total) / loss_scale (total / loss_scale unless TSRK_NORM_2); scale
+ * [1] f32 = (max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1) / loss_scale; a norm that is not
+ * finite gives scale 0 and skip [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives
+ * skip = 1 too. skipped [1] (NULL allowed) += skip. */
 typedef struct tsrk_clip {
     const double *total, *count;
     const float *loss_scale;
@@ -332,6 +342,7 @@ typedef struct tsrk_clip {
     int32_t *skip;
     int64_t *skipped;
     double max_norm;
+    tsrk_norm kind;
 } tsrk_clip;
 
 /** Dynamic loss scaling, after clip. A norm that is not finite: scale [1] = max(min, scale *

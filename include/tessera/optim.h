@@ -68,6 +68,30 @@ TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
 TSR_CHECKED tsr_status tsr_clip_grad_norm(tsr_optimizer *optimizer, tsr_tape *tape,
                                           double max_norm);
 
+/** What becomes of a step whose gradient norm is not finite. */
+typedef enum tsr_nonfinite {
+    TSR_NONFINITE_DEFAULT = 0, /**< skip */
+    TSR_NONFINITE_SKIP = 1,    /**< The update does nothing, on every rank alike. */
+    TSR_NONFINITE_ERROR = 2    /**< TSR_ERR_INVALID on every rank; the update would do nothing. */
+} tsr_nonfinite;
+
+/** Zero-initialise for defaults. */
+typedef struct tsr_clip_options {
+    double max_norm; /**< 0: measure only. */
+    double p;        /**< 1, 2 or INFINITY: which norm; 0: 2. */
+    tsr_nonfinite nonfinite;
+} tsr_clip_options;
+
+/**
+ * As tsr_clip_grad_norm, with another norm or an error where it is not finite.
+ *
+ * Collective over the mesh; one small all-reduce. Blocks with TSR_NONFINITE_ERROR.
+ *
+ * @retval TSR_ERR_INVALID  another p, a negative max_norm; a norm that is not finite.
+ */
+TSR_CHECKED tsr_status tsr_clip_grad_norm_with(tsr_optimizer *optimizer, tsr_tape *tape,
+                                               const tsr_clip_options *options);
+
 /** Local. Update this rank's elements with learning rate @p lr. */
 TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
 

@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu_priv.h"
 
 #include <math.h>
+#include <string.h>
 
 #define SUM_PARTS 256
 
@@ -39,6 +40,41 @@ TSRK_CLONES static double part_squares(const float *x, int64_t n)
     return sum;
 }
 
+TSRK_CLONES static double part_absolute(const float *x, int64_t n)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        sum += fabs((double)x[i]);
+    }
+    return sum;
+}
+
+/* As integers absolute values keep their order, and NaN comes above infinity. */
+TSRK_CLONES static double part_greatest(const float *x, int64_t n)
+{
+    uint32_t most = 0;
+    float value = 0.0F;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = 0;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffU;
+        most = bits > most ? bits : most;
+    }
+    most = most > 0x7f800000U ? 0x7f800000U : most;
+    memcpy(&value, &most, sizeof value);
+    return (double)value;
+}
+
+static double part_of(tsrk_norm norm, const float *x, int64_t n)
+{
+    if (norm == TSRK_NORM_2) {
+        return part_squares(x, n);
+    }
+    return norm == TSRK_NORM_1 ? part_absolute(x, n) : part_greatest(x, n);
+}
+
 void tsrk_cpu_sum_squares(const tsrk_sum_squares *args)
 {
     const tsrk_sum_squares *a = args;
@@ -49,11 +85,15 @@ void tsrk_cpu_sum_squares(const tsrk_sum_squares *args)
 #pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
     for (int64_t k = 0; k < count; k++) {
         int64_t left = a->n - (k * size);
-        parts[k] = part_squares(a->x + (k * size), left < size ? left : size);
+        parts[k] = part_of(a->norm, a->x + (k * size), left < size ? left : size);
     }
     double sum = a->accumulate ? *a->out : 0.0;
     for (int64_t k = 0; k < count; k++) {
-        sum += parts[k];
+        if (a->norm != TSRK_NORM_MAX) {
+            sum += parts[k];
+        } else if (parts[k] > sum) {
+            sum = parts[k];
+        }
     }
     *a->out = sum;
 }

@@ -14,8 +14,12 @@ void tsrk_ref_sum_squares(const tsrk_sum_squares *args)
 {
     double sum = args->accumulate ? *args->out : 0.0;
     for (int64_t i = 0; i < args->n; i++) {
-        double x = (double)args->x[i];
-        sum += x * x;
+        double x = fabs((double)args->x[i]);
+        if (args->norm == TSRK_NORM_MAX) {
+            sum = isnan(x) ? (double)INFINITY : fmax(sum, x);
+        } else {
+            sum += args->norm == TSRK_NORM_1 ? x : x * x;
+        }
     }
     *args->out = sum;
 }
@@ -23,7 +27,8 @@ void tsrk_ref_sum_squares(const tsrk_sum_squares *args)
 void tsrk_ref_clip(const tsrk_clip *args)
 {
     double loss_scale = args->loss_scale ? (double)*args->loss_scale : 1.0;
-    double norm = sqrt(*args->total) / loss_scale;
+    double total = *args->total;
+    double norm = (args->kind == TSRK_NORM_2 ? sqrt(total) : total) / loss_scale;
     double scale = 1.0;
     if (args->max_norm > 0.0) {
         scale = fmin(1.0, args->max_norm / (norm + 1e-6));

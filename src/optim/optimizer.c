@@ -7,6 +7,8 @@
  * the ranks at coordinate 0 of those axes add theirs. All scalars stay on the device. */
 #include "base/base.h"
 
+#include <math.h>
+
 #include "optim/optim.h"
 
 /* The scalars' buffer. */
@@ -194,10 +196,11 @@ static tsr_status zero_total(const tsr_optimizer *opt, tsr_stream *stream)
     return TSR_OK;
 }
 
-static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, tsr_stream *stream)
+static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, tsrk_norm norm,
+                              tsr_stream *stream)
 {
     tsri_call call = {.stream = stream, .label = param->name};
-    tsrk_sum_squares args = {.n = own_count(param), .accumulate = true};
+    tsrk_sum_squares args = {.n = own_count(param), .accumulate = true, .norm = norm};
 
     args.x =
         tsri_arg_in(&call, param->grad, param->grad_offset + own_offset(param), own_bytes(param));
@@ -226,26 +229,31 @@ static tsr_status adapt_loss_scale(const tsr_optimizer *opt, const tsr_tape *tap
     return TSR_OK;
 }
 
-tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_norm)
+/* opt's scalar total: of all gradients, each element once. */
+static tsr_status sum_gradients(const tsr_optimizer *opt, tsrk_norm norm, tsr_stream *stream)
 {
-    tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
     const int axes = tsr_mesh_axis_count(tsr_comm_mesh(opt->comm));
-    tsri_call call = {.stream = stream, .label = "grad norm"};
-    tsrk_clip args = {.max_norm = max_norm};
 
-    if (max_norm < 0.0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", max_norm);
-    }
     TSR_TRY(zero_total(opt, stream));
     for (int i = 0; i < opt->count; i++) {
         const tsr_param *param = opt->slots[i].param;
 
         if (own_count(param) > 0 && counts_here(opt, param)) {
-            TSR_TRY(add_squares(opt, param, stream));
+            TSR_TRY(add_squares(opt, param, norm, stream));
         }
     }
     TSR_TRY(tsri_comm_all_reduce(opt->comm, (1u << axes) - 1u, opt->scalars,
-                                 offsetof(scalars, total), 1, TSR_F64, TSRI_SUM, "grad norm"));
+                                 offsetof(scalars, total), 1, TSR_F64,
+                                 norm == TSRK_NORM_MAX ? TSRI_MAX : TSRI_SUM, "grad norm"));
+    return TSR_OK;
+}
+
+static tsr_status launch_clip(tsr_optimizer *opt, tsr_tape *tape, double max_norm, tsrk_norm norm)
+{
+    tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
+    tsri_call call = {.stream = stream, .label = "grad norm"};
+    tsrk_clip args = {.max_norm = max_norm, .kind = norm};
+
     args.total = tsri_arg_in(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
     args.count = tsri_arg_in(&call, tsri_tape_token_count(tape), 0, sizeof(double));
     args.norm = tsri_arg_out(&call, opt->scalars, offsetof(scalars, norm), sizeof(double));
@@ -260,6 +268,51 @@ tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_nor
         TSR_TRY(adapt_loss_scale(opt, tape, stream));
     }
     opt->clipped = true;
+    return TSR_OK;
+}
+
+static tsr_status choose_norm(double p, tsrk_norm *out)
+{
+    if (p == 0.0 || p == 2.0) {
+        *out = TSRK_NORM_2;
+    } else if (p == 1.0) {
+        *out = TSRK_NORM_1;
+    } else if (isinf(p) && p > 0.0) {
+        *out = TSRK_NORM_MAX;
+    } else {
+        return TSR_RAISE(TSR_ERR_INVALID, "gradient norm of p = %g, wants 1, 2 or infinity", p);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
+                                   const tsr_clip_options *options)
+{
+    static const tsr_clip_options defaults = {0};
+    const tsr_clip_options *o = options != NULL ? options : &defaults;
+    tsrk_norm norm = TSRK_NORM_2;
+    double value = 0.0;
+
+    if (!(o->max_norm >= 0.0)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", o->max_norm);
+    }
+    TSR_TRY(choose_norm(o->p, &norm));
+    TSR_TRY(sum_gradients(opt, norm, tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    TSR_TRY(launch_clip(opt, tape, o->max_norm, norm));
+    if (o->nonfinite == TSR_NONFINITE_ERROR) {
+        TSR_TRY(tsr_grad_norm_read(opt, &value, NULL));
+        if (!isfinite(value)) {
+            return TSR_RAISE(TSR_ERR_INVALID, "gradient norm is %g: the step was not made", value);
+        }
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_norm)
+{
+    const tsr_clip_options options = {.max_norm = max_norm};
+
+    TSR_TRY(tsr_clip_grad_norm_with(opt, tape, &options));
     return TSR_OK;
 }
 

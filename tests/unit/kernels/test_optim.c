@@ -337,6 +337,60 @@ static void sum_of_squares(void)
     }
 }
 
+/* Sums of absolute values and greatest ones; no number hides behind NaN. */
+static void other_norms(void)
+{
+    const int64_t counts[] = {0, 1, 7, 1025, 40000};
+    for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+        int64_t n = counts[k];
+        float *x = tsr_array_random(n, TSR_F32, 3.0, 1);
+        double got[2] = {2.0, 2.0};
+        double want[2] = {2.0, 2.0};
+        for (int m = 0; m < 2; m++) {
+            tsrk_sum_squares a = {.x = x,
+                                  .out = &got[m],
+                                  .n = n,
+                                  .accumulate = true,
+                                  .norm = m == 0 ? TSRK_NORM_1 : TSRK_NORM_MAX};
+            tsrk_cpu_sum_squares(&a);
+            a.out = &want[m];
+            tsrk_ref_sum_squares(&a);
+        }
+        /* a chain of n additions in double, all terms positive; a maximum is exact */
+        CHECK_NEAR(got[0], want[0], 0x1p-53 * (double)(n + 1) * want[0]);
+        CHECK_NEAR(got[1], want[1], 0.0);
+        CHECK(n < 1000 || (got[0] > 2.0 && got[1] > 2.0));
+        for (int m = 0; m < 2 && n > 0; m++) {
+            tsrk_sum_squares a = {.x = x, .out = &got[m], .n = n, .norm = TSRK_NORM_MAX};
+            x[n / 2] = m == 0 ? NAN : INFINITY;
+            tsrk_cpu_sum_squares(&a);
+            a.out = &want[m];
+            tsrk_ref_sum_squares(&a);
+            CHECK(isinf(got[m]) && isinf(want[m]));
+        }
+        tsr_array_free(x);
+    }
+}
+
+static void clip_of_other_norms(void)
+{
+    void (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
+    for (int k = 0; k < 2; k++) {
+        const double total = 9.0;
+        double norm = 0.0;
+        float scale = 0.0F;
+        int32_t skip = -1;
+        clips[k](&(tsrk_clip){.total = &total,
+                              .norm = &norm,
+                              .scale = &scale,
+                              .skip = &skip,
+                              .max_norm = 3.0,
+                              .kind = TSRK_NORM_1});
+        CHECK(norm == 9.0 && skip == 0);
+        CHECK_NEAR(scale, 1.0 / 3.0, 1e-6 + 0x1p-24); /* 1e-6 is clip's own */
+    }
+}
+
 typedef struct clip_case {
     double total, count, max_norm; /* count < 0: none */
     double norm;
@@ -520,6 +574,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"sgd_matches_definition", sgd_matches_definition},
     {"skip_changes_nothing", skip_changes_nothing},
     {"sum_of_squares", sum_of_squares},
+    {"other_norms", other_norms},
+    {"clip_of_other_norms", clip_of_other_norms},
     {"clip_cases", clip_cases},
     {"clip_takes_the_loss_scale_off", clip_takes_the_loss_scale_off},
     {"loss_scale_grows_and_backs_off", loss_scale_grows_and_backs_off},

@@ -107,7 +107,8 @@ typedef struct rig {
     tsr_tape *tape;
     tsr_dtensor *ids, *labels[2 * MICRO];
     int64_t row_begin, row_count;
-    bool skips; /* in the forward under way */
+    bool skips;                           /* in the forward under way */
+    float deferred[LAYERS + 1][ELEMENTS]; /* of one rank: gradients of the step before */
 } rig;
 
 /* ---- the model ---- */
@@ -310,6 +311,28 @@ typedef struct outcome {
     float weights[LAYERS + 1][ELEMENTS]; /* of one rank: whole */
 } outcome;
 
+/* One rank adds up by hand the gradients of two steps. */
+static tsr_status add_by_hand(rig *r, bool deferred)
+{
+    tsr_stream *stream = tsri_comm_stream(r->comm, TSRI_STREAM_COMPUTE);
+    tsr_param *const *params = NULL;
+    float grad[ELEMENTS];
+    int count = 0;
+
+    TSR_TRY(tsr_module_params(r->module, &params, &count));
+    for (int i = 0; i < count; i++) {
+        const tsr_param *p = params[i];
+
+        TSR_TRY(tsri_read(p->grad, p->grad_offset, grad, sizeof(grad), stream));
+        for (int e = 0; e < ELEMENTS; e++) {
+            grad[e] += deferred ? 0.0F : r->deferred[i][e];
+            r->deferred[i][e] = grad[e];
+        }
+        TSR_TRY(tsri_write(p->grad, p->grad_offset, grad, sizeof(grad), stream));
+    }
+    return TSR_OK;
+}
+
 static double divisor(const variant *v)
 {
     return v->root.gradient_divisor > 0.0 ? v->root.gradient_divisor : 1.0;
@@ -322,8 +345,11 @@ static tsr_status step(rig *r, int number, outcome *out)
     /* One rank divides by the learning rate. */
     const double rate = r->single ? lr / divisor(r->v) : lr;
 
-    TSR_TRY(tsr_unit_set_all_reduce(r->module, !deferred, true));
+    TSR_TRY(tsr_unit_set_all_reduce(r->module, r->single || !deferred, true));
     TSR_TRY(forward_and_backward(r, number));
+    if (r->single && r->v->defer) {
+        TSR_TRY(add_by_hand(r, deferred));
+    }
     if (!deferred) {
         for (int k = 0; k < 3; k++) {
             const tsr_clip_options clip = {.p = powers[k], .nonfinite = TSR_NONFINITE_ERROR};

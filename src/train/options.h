@@ -32,15 +32,15 @@ typedef enum tsri_option_type {
 
 typedef struct tsri_option {
     const char *path;
-    tsri_option_type type;
     size_t offset;
     const char *fallback; /* the default, as it would stand in the file */
     const char *choices;  /* "a, b"; of TEXT where not works is set: all that there are */
     const char *works;    /* the values that this version knows; NULL: all. For numbers: "0" */
     const char *help;     /* lines that end in \n but for the last */
     double min, max;      /* of INT, NUMBER, PAIR; min == max: any */
-    bool open;            /* min and max themselves are not allowed */
-    bool quiet;           /* left out of the effective configuration where it is the default */
+    tsri_option_type type;
+    bool open;  /* min and max themselves are not allowed */
+    bool quiet; /* left out of the effective configuration where it is the default */
 } tsri_option;
 
 enum {

@@ -312,15 +312,19 @@ static size_t shared_resident(void)
     return kib << 10;
 }
 
-/* Reading peers leaves at most a few MiB of theirs resident here, however much was read. */
+/* Reading peers leaves a bounded part of theirs resident here, however much was read. */
 static void test_peers_do_not_stay_resident(void)
 {
     rig it;
     tsr_buffer *x = NULL;
     tsr_buffer *full = NULL;
-    const size_t bytes = (size_t)12 << 20;
     size_t size = (size_t)tsr_test_size();
+    /* Half as much again as may stay, from all peers together. */
+    const size_t bytes = TSRI_CPU_PEER_BYTES * 3 / 2 / (size > 1 ? size - 1 : 1);
 
+    if (size > 4) {
+        return; /* the ranks' outputs would fill more than half a GiB */
+    }
     REQUIRE(rig_open(&it, "auto"));
     REQUIRE_OK(tsri_buffer_alloc(it.device, bytes, TSRI_MEM_OTHER, "x", &x));
     REQUIRE_OK(tsri_buffer_alloc(it.device, bytes * size, TSRI_MEM_OTHER, "full", &full));

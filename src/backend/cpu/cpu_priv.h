@@ -34,8 +34,9 @@
 #define TSRI_CPU_CELLS 256
 /** A collective whose input fits is copied into the cell: one barrier instead of two or three. */
 #define TSRI_CPU_INLINE_BYTES ((size_t)32 << 10)
-/** Peers' memory that may stay mapped in: it counts as resident here, but is not this rank's. */
-#define TSRI_CPU_PEER_BYTES ((size_t)8 << 20)
+/** Peers' memory that may stay mapped in: it counts as resident here, but is not this rank's.
+ *  Mapping a page in costs a fifth of copying it, so what a step of a small model reads stays. */
+#define TSRI_CPU_PEER_BYTES ((size_t)64 << 20)
 /** Bytes that one step of a state machine copies, and elements that it reduces. */
 #define TSRI_CPU_STEP_BYTES    ((size_t)1 << 20)
 #define TSRI_CPU_STEP_ELEMENTS ((int64_t)1 << 17)

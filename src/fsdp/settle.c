@@ -88,15 +88,35 @@ static tsr_status open_groups(unit *u)
     return TSR_OK;
 }
 
-/* Place of p in the flat shard, after those placed before. */
+/* The largest extent of dim that any rank of the axes without data has. */
+static int64_t largest_extent(const tsr_layout *layout, int dim)
+{
+    int64_t n = dim < layout->ndim ? layout->shape[dim] : 1;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(layout->mesh); axis++) {
+        if (layout->place[axis].kind == TSR_SHARD && layout->place[axis].dim == dim) {
+            n = tsri_ceil_div(n, tsr_mesh_axis_size(layout->mesh, axis));
+        }
+    }
+    return n;
+}
+
+/* Place of p in the flat shard, after those placed before. The room is that of the largest piece
+ * over tensor parallel, so that flat intervals are the same on all its ranks: what is replicated
+ * there is owned alike. */
 static void place(unit *u, unit_param *p)
 {
+    const tsr_layout *layout = &p->param->value->layout;
     const int ranks = p->whole ? 1 : u->ranks[3];
+    const int64_t rows = largest_extent(layout, 0);
+    const int64_t cols = largest_extent(layout, 1);
+    const int64_t room =
+        p->by_cols ? rows * tsri_ceil_div(cols, ranks) : tsri_ceil_div(rows, ranks) * cols;
 
     p->chunk = p->by_cols ? p->rows * tsri_ceil_div(p->cols, ranks)
                           : tsri_ceil_div(p->rows, ranks) * p->cols;
     p->shard_offset = u->shard_count;
-    u->shard_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN;
+    u->shard_count += tsri_ceil_div(room, ALIGN) * ALIGN;
     if (p->by_cols) {
         p->fold_offset = u->fold_count;
         u->fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * ranks;

@@ -141,6 +141,8 @@ static tsri_job_options random_job(chance *c)
     o.fsdp.reshard_after_forward = (tsr_reshard)pick(c, 3);
     o.fsdp.prefetch_depth = pick(c, 4);
     o.one_unit = pick(c, 4) == 0;
+    o.checkpoint_every = pick(c, 3);
+    o.sequence_parallel = tp_size(&o) > 1 && pick(c, 2) == 0;
     o.seed = tsri_rng_word(c->key, c->index++);
     o.optim = (tsr_optimizer_options){.eps = 1e-4, .weight_decay = 0.1};
     return o;
@@ -155,11 +157,12 @@ static void print_job(const tsri_job_options *o, int round)
         return;
     }
     (void)fprintf(stderr,
-                  "round %d: %s=%d,%s=%d,%s=%d preset %s reshard %d prefetch %d one_unit %d, %d x "
-                  "%lld x %lld tokens\n",
+                  "round %d: %s=%d,%s=%d,%s=%d preset %s reshard %d prefetch %d one_unit %d "
+                  "checkpoint %d sequence %d, %d x %lld x %lld tokens\n",
                   round, o->axes[0].name, o->axes[0].size, o->axes[1].name, o->axes[1].size,
                   o->axes[2].name, o->axes[2].size, o->preset, (int)o->fsdp.reshard_after_forward,
-                  o->fsdp.prefetch_depth, (int)o->one_unit, o->micro_batches, (long long)o->batch,
+                  o->fsdp.prefetch_depth, (int)o->one_unit, o->checkpoint_every,
+                  (int)o->sequence_parallel, o->micro_batches, (long long)o->batch,
                   (long long)o->seq);
     if (o->model.arch == TSRI_ARCH_GPT2) {
         (void)fprintf(stderr, "  gpt2 layers %d heads %d dim %lld ffn %lld vocab %lld untied %d\n",
@@ -428,6 +431,15 @@ static void free_record(record *r)
     }
 }
 
+static void check_job(tsr_world *world, const tsri_job_options *o)
+{
+    record r = {0};
+
+    CHECK_OK(record_single(world, o, &r));
+    CHECK_OK(check_layout(world, o, &r));
+    free_record(&r);
+}
+
 static void run_rounds(int first, int count)
 {
     tsr_world *world = NULL;
@@ -436,14 +448,41 @@ static void run_rounds(int first, int count)
     for (int round = first; round < first + count; round++) {
         chance c = {tsri_rng_key(2024, (uint64_t)round, (uint64_t)tsr_test_size(), 0), 0};
         const tsri_job_options o = random_job(&c);
-        record r = {0};
 
         if (getenv("TSR_TEST_VERBOSE") != NULL) {
             print_job(&o, round);
         }
-        REQUIRE_OK(record_single(world, &o, &r));
-        REQUIRE_OK(check_layout(world, &o, &r));
-        free_record(&r);
+        check_job(world, &o);
+    }
+    tsr_world_close(&world);
+}
+
+/* Ranks of tp that hold nothing of a weight still own the same part of what tp replicates. */
+static void uneven_tp(void)
+{
+    static const char *const presets[] = {"zero1", "zero2", "fsdp"};
+    tsr_world *world = NULL;
+
+    REQUIRE_OK(tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu"}, &world));
+    for (int i = 0; i < 3; i++) {
+        const tsri_job_options o = {.model = {.arch = TSRI_ARCH_GPT2,
+                                              .gpt2 = {.layers = 2,
+                                                       .heads = 2,
+                                                       .dim = 8,
+                                                       .ffn = 1,
+                                                       .vocab = 3,
+                                                       .positions = 3,
+                                                       .init_std = 0.2}},
+                                    .axes = {{"tp", 2}, {"data", tsr_test_size() / 2}},
+                                    .axis_count = 2,
+                                    .preset = presets[i],
+                                    .batch = 5,
+                                    .seq = 3,
+                                    .micro_batches = 2,
+                                    .sequence_parallel = i == 1,
+                                    .optim = {.eps = 1e-4}};
+
+        check_job(world, &o);
     }
     tsr_world_close(&world);
 }
@@ -462,6 +501,7 @@ static void under_race_check(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"plain", plain},
+    {"uneven_tp", uneven_tp},
     {"under_race_check", under_race_check},
     {NULL, NULL},
 };

@@ -40,6 +40,7 @@ typedef struct tsr_optimizer_options {
     double weight_decay; /**< Tensors of two dims; those of one do not decay. 0: none. */
     double momentum;     /**< SGD. */
     bool nesterov;       /**< SGD. */
+    bool offload; /**< Keep the state in host memory; the update reads and writes it there. */
     const tsr_optimizer_group *groups;
     int group_count;
 } tsr_optimizer_options;

@@ -129,6 +129,8 @@ struct tsr_device {
                          counted by executing backends */
     size_t bytes_now, bytes_peak;
     size_t bytes_kind[TSRI_MEM_COUNT];
+    size_t host_now, host_peak; /* of the host pool, which those above leave out */
+    size_t host_kind[TSRI_MEM_COUNT];
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */
 };
 
@@ -137,6 +139,7 @@ struct tsr_buffer {
     uint64_t id;
     size_t bytes;
     tsri_mem_kind kind;
+    bool host;                     /* in the host pool */
     void *address;                 /* device address; NULL on sim */
     const char *label;             /* set by dispatch; borrowed */
     struct tsri_race_buffer *race; /* the race check's; NULL in a new buffer */
@@ -205,6 +208,9 @@ struct tsr_backend {
     void (*group_close)(tsr_group *group);
     /* Dispatch checked it: counts > 0, 1..TSRI_COLL_MAX_ITEMS items, group size > 1. */
     tsr_status (*collective)(tsr_group *group, const tsri_coll *coll, tsr_stream *stream);
+
+    /* Optional. As alloc, of host memory that kernels can address; NULL: alloc's is such. */
+    tsr_status (*alloc_host)(tsr_device *device, size_t bytes, tsr_buffer **out);
 };
 
 extern const tsr_backend tsri_backend_cpu;

@@ -55,9 +55,9 @@ void tsri_device_close(tsr_device **device)
     if (device == NULL || *device == NULL) {
         return;
     }
-    if ((*device)->bytes_now != 0 || (*device)->streams_open != 0) {
+    if ((*device)->bytes_now != 0 || (*device)->host_now != 0 || (*device)->streams_open != 0) {
         tsri_log(TSRI_LOG_WARN, "device closed with %zu bytes and streams 0x%x open",
-                 (*device)->bytes_now, (*device)->streams_open);
+                 (*device)->bytes_now + (*device)->host_now, (*device)->streams_open);
     }
     tsri_recorder_detach(*device);
     (*device)->backend->device_close(*device);
@@ -66,9 +66,29 @@ void tsri_device_close(tsr_device **device)
 
 /* ---- buffers ---- */
 
-tsr_status tsri_buffer_alloc(tsr_device *device, size_t bytes, tsri_mem_kind kind,
-                             const char *label, tsr_buffer **out)
+static void count(const tsr_buffer *buffer)
 {
+    tsr_device *device = buffer->device;
+    size_t *now = buffer->host ? &device->host_now : &device->bytes_now;
+    size_t *peak = buffer->host ? &device->host_peak : &device->bytes_peak;
+
+    *now += buffer->bytes;
+    *peak = *now > *peak ? *now : *peak;
+    (buffer->host ? device->host_kind : device->bytes_kind)[buffer->kind] += buffer->bytes;
+}
+
+static void uncount(const tsr_buffer *buffer)
+{
+    tsr_device *device = buffer->device;
+
+    *(buffer->host ? &device->host_now : &device->bytes_now) -= buffer->bytes;
+    (buffer->host ? device->host_kind : device->bytes_kind)[buffer->kind] -= buffer->bytes;
+}
+
+static tsr_status alloc(tsr_device *device, bool host, size_t bytes, tsri_mem_kind kind,
+                        const char *label, tsr_buffer **out)
+{
+    const tsr_backend *backend = device->backend;
     tsr_buffer *buffer = NULL;
     tsr_status status = TSR_OK;
     if ((unsigned)kind >= TSRI_MEM_COUNT) {
@@ -79,25 +99,40 @@ tsr_status tsri_buffer_alloc(tsr_device *device, size_t bytes, tsri_mem_kind kin
         return TSR_RAISE(TSR_ERR_INVALID, "buffer of %zu bytes for %s", bytes,
                          label == NULL ? "?" : label);
     }
-    TSR_TRY(device->backend->alloc(device, bytes, &buffer));
+    if (host && backend->alloc_host != NULL) {
+        TSR_TRY(backend->alloc_host(device, bytes, &buffer));
+    } else {
+        TSR_TRY(backend->alloc(device, bytes, &buffer));
+    }
     TSRI_ASSERT((uintptr_t)buffer->address % BUFFER_ALIGN == 0);
     buffer->device = device;
     buffer->bytes = bytes;
     buffer->kind = kind;
+    buffer->host = host;
     buffer->label = label;
     buffer->race = NULL;
     buffer->id = device->next_buffer_id++;
     TSR_TRY_GOTO(status, tsri_recorder_alloc(buffer), release_buffer);
-    device->bytes_now += bytes;
-    device->bytes_kind[kind] += bytes;
-    if (device->bytes_now > device->bytes_peak) {
-        device->bytes_peak = device->bytes_now;
-    }
+    count(buffer);
     *out = buffer;
     return TSR_OK;
 release_buffer:
-    device->backend->release(buffer);
+    backend->release(buffer);
     return status;
+}
+
+tsr_status tsri_buffer_alloc(tsr_device *device, size_t bytes, tsri_mem_kind kind,
+                             const char *label, tsr_buffer **out)
+{
+    TSR_TRY(alloc(device, false, bytes, kind, label, out));
+    return TSR_OK;
+}
+
+tsr_status tsri_buffer_alloc_host(tsr_device *device, size_t bytes, tsri_mem_kind kind,
+                                  const char *label, tsr_buffer **out)
+{
+    TSR_TRY(alloc(device, true, bytes, kind, label, out));
+    return TSR_OK;
 }
 
 void tsri_buffer_release(tsr_buffer **buffer)
@@ -107,8 +142,7 @@ void tsri_buffer_release(tsr_buffer **buffer)
     }
     tsr_device *device = (*buffer)->device;
     tsri_recorder_release(*buffer);
-    device->bytes_now -= (*buffer)->bytes;
-    device->bytes_kind[(*buffer)->kind] -= (*buffer)->bytes;
+    uncount(*buffer);
     device->backend->release(*buffer);
     *buffer = NULL;
 }

@@ -20,6 +20,10 @@ void tsri_device_close(tsr_device **device);
  * static or long-lived. Release does not wait: sync first if work may still use it. */
 tsr_status tsri_buffer_alloc(tsr_device *device, size_t bytes, tsri_mem_kind kind,
                              const char *label, tsr_buffer **out);
+/** As tsri_buffer_alloc, from the host pool, which has counters of its own: memory that kernels
+ * reach in place but slowly. Collectives take it on backends of TSR_CAP_HOST alone. */
+tsr_status tsri_buffer_alloc_host(tsr_device *device, size_t bytes, tsri_mem_kind kind,
+                                  const char *label, tsr_buffer **out);
 void tsri_buffer_release(tsr_buffer **buffer);
 
 /** A device has at most one stream of each kind at a time. Closing one finishes its work (Blocks).

@@ -223,3 +223,10 @@ tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, co
     TSR_TRY(tsri_buffer_alloc(comm->device, bytes, kind, label, out));
     return TSR_OK;
 }
+
+tsr_status tsri_comm_host_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind,
+                                 const char *label, tsr_buffer **out)
+{
+    TSR_TRY(tsri_buffer_alloc_host(comm->device, bytes, kind, label, out));
+    return TSR_OK;
+}

@@ -35,6 +35,10 @@ tsr_status tsri_comm_all_reduce(tsr_comm *comm, unsigned axis_mask, tsr_buffer *
 tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, const char *label,
                             tsr_buffer **out);
 
+/** As tsri_comm_buffer, in the host pool. */
+tsr_status tsri_comm_host_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind,
+                                 const char *label, tsr_buffer **out);
+
 /** "replicate+shard" of axis_mask into text. */
 const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *text, size_t size);
 

@@ -216,6 +216,7 @@ tsr_status tsri_unit_unshard(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
     tsr_stream *first = stream;
+    uint64_t enqueued = 0;
 
     if (u->state != SLOT_EMPTY) {
         return TSR_OK;
@@ -229,6 +230,7 @@ tsr_status tsri_unit_unshard(unit *u)
     if (u->stale) {
         TSR_TRY(refresh(u));
     }
+    enqueued = stream->enqueued;
     if (u->has_slot) {
         TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), tsri_unit_slot_bytes(u),
                                    TSRI_MEM_SLOT_PARAM, u->module->path, first, &u->slot));
@@ -236,7 +238,8 @@ tsr_status tsri_unit_unshard(unit *u)
         TSR_TRY(gather(u, first));
     }
     u->state = SLOT_GATHERING;
-    u->gathered = tsri_event_record(stream);
+    /* An event stands for work: a group of one gathers in place by doing nothing. */
+    u->gathered = tsri_event_record(stream->enqueued != enqueued ? stream : first);
     return TSR_OK;
 }
 

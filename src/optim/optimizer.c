@@ -114,7 +114,10 @@ static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *
         }
     }
     if (bytes > 0) {
-        TSR_TRY(tsri_comm_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state));
+        TSR_TRY(
+            opt->options.offload
+                ? tsri_comm_host_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state)
+                : tsri_comm_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state));
     }
     return TSR_OK;
 }

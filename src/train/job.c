@@ -121,6 +121,9 @@ static tsr_status build(tsri_job *job)
     }
     TSR_TRY(tsr_tape_create(job->comm, &job->tape));
     tsri_tape_set_seed(job->tape, o->seed);
+    if (o->scale_loss && job->optimizer != NULL) {
+        TSR_TRY(tsr_loss_scale_begin(job->optimizer, job->tape, &o->loss_scale));
+    }
     TSR_TRY(open_batch(job));
     return TSR_OK;
 }
@@ -195,13 +198,16 @@ static tsr_status update(tsri_job *job, double lr, double clip_norm, tsri_step_r
     TSR_TRY(tsr_clip_grad_norm(job->optimizer, job->tape, clip_norm));
     TSR_TRY(tsr_optimizer_step(job->optimizer, lr));
     TSR_TRY(tsr_grad_norm_read(job->optimizer, &out->grad_norm, &out->skipped));
+    if (job->options.scale_loss) {
+        TSR_TRY(tsr_loss_scale_read(job->optimizer, job->tape, &out->loss_scale, NULL));
+    }
     return TSR_OK;
 }
 
 tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_norm,
                          const tsri_step_hooks *hooks, tsri_step_result *out)
 {
-    *out = (tsri_step_result){0};
+    *out = (tsri_step_result){.loss_scale = 1.0};
     TSR_TRY(tsr_step_begin(job->tape, step, job->labels, job->options.micro_batches));
     for (int i = 0; i < job->options.micro_batches; i++) {
         TSR_TRY(run_micro_batch(job, i, hooks));

@@ -25,6 +25,8 @@ typedef struct tsri_job_options {
     const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
     tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
     tsr_optimizer_options optim;
+    bool scale_loss; /* dynamic loss scaling by: */
+    tsr_loss_scale_options loss_scale;
     uint64_t seed;
     int64_t batch; /* sequences per micro-batch over the whole job */
     int64_t seq;
@@ -54,6 +56,7 @@ typedef struct tsri_job {
 
 typedef struct tsri_step_result {
     double loss, grad_norm, tokens;
+    double loss_scale; /* of the next step; 1 without scaling */
     bool skipped;
 } tsri_step_result;
 

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* ranks: 1 2 4 */
+/**
+ * @file test_precision.c
+ * Types and places of parameters, gradients and optimizer state: half types keep close to f32,
+ * a loss scale that overflows skips the step on every rank, and offloading changes no bit.
+ */
+#include "base/base.h"
+
+#include <math.h>
+
+#include "support/tsr_test.h"
+#include "train/job.h"
+
+enum {
+    LAYERS = 2,
+    STEPS = 3,
+    VOCAB = 67,
+    SEQ = 12,
+    BATCH = 4,
+    MICRO = 2
+};
+
+static tsri_job_options small_job(const char *preset)
+{
+    const int ranks = tsr_test_size();
+    const int inner = ranks > 1 ? 2 : 1;
+
+    return (tsri_job_options){
+        .model = {.arch = TSRI_ARCH_LLAMA,
+                  .llama = {.layers = LAYERS,
+                            .dim = 24,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .ffn = 44,
+                            .vocab = VOCAB}},
+        .axes = {{"replicate", ranks / inner}, {"shard", inner}},
+        .axis_count = 2,
+        .preset = preset,
+        .batch = BATCH,
+        .seq = SEQ,
+        .micro_batches = MICRO,
+        .seed = 7,
+        .comm = {.record = true, .race_check = true},
+    };
+}
+
+/* What a run left: its curve, and the elements that this rank owns. */
+typedef struct curve {
+    double loss[STEPS], norm[STEPS], scale[STEPS];
+    bool skipped[STEPS];
+    float *owned; /* of all parameters, one after the other */
+    int64_t owned_count;
+    size_t device[TSRI_MEM_COUNT], host[TSRI_MEM_COUNT];
+} curve;
+
+static tsr_status write_batches(tsri_job *job)
+{
+    int32_t ids[BATCH * SEQ];
+    int32_t labels[BATCH * SEQ];
+
+    for (int m = 0; m < job->options.micro_batches; m++) {
+        for (int64_t r = 0; r < job->row_count; r++) {
+            for (int64_t t = 0; t < SEQ; t++) {
+                const int64_t at = ((m * BATCH + job->row_begin + r) * SEQ) + t;
+
+                ids[(r * SEQ) + t] = (int32_t)((at * at + 5 * at) % VOCAB);
+                labels[(r * SEQ) + t] = (int32_t)((at * 3 + 1) % VOCAB);
+            }
+        }
+        TSR_TRY(tsri_job_write_batch(job, m, ids, labels));
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_owned(const tsri_job *job, curve *out)
+{
+    tsr_stream *stream = tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE);
+    int64_t at = 0;
+
+    for (int i = 0; i < job->param_count; i++) {
+        out->owned_count += job->params[i]->own_end - job->params[i]->own_begin;
+    }
+    TSR_TRY(tsri_alloc((size_t)out->owned_count, sizeof(float), &out->owned));
+    for (int i = 0; i < job->param_count; i++) {
+        const tsr_param *p = job->params[i];
+        const int64_t n = p->own_end - p->own_begin;
+
+        TSR_TRY(tsri_read(p->data, p->data_offset + (size_t)p->own_begin * sizeof(float),
+                          out->owned + at, (size_t)n * sizeof(float), stream));
+        at += n;
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_steps(tsr_world *world, const tsri_job_options *options, curve *out)
+{
+    tsri_job *job = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_job_open(world, options, &job));
+    TSR_TRY_GOTO(status, write_batches(job), close);
+    for (int i = 0; i < STEPS; i++) {
+        tsri_step_result result;
+
+        TSR_TRY_GOTO(status, tsri_job_step(job, i, 1e-2, 1.0, NULL, &result), close);
+        out->loss[i] = result.loss;
+        out->norm[i] = result.grad_norm;
+        out->scale[i] = result.loss_scale;
+        out->skipped[i] = result.skipped;
+    }
+    TSR_TRY_GOTO(status, read_owned(job, out), close);
+    CHECK_EQ(tsri_recorder_race_count(tsri_comm_device(job->comm)), 0);
+    for (int k = 0; k < TSRI_MEM_COUNT; k++) {
+        out->device[k] = tsri_comm_device(job->comm)->bytes_kind[k];
+        out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
+    }
+close:
+    tsri_job_close(&job);
+    return status;
+}
+
+static tsr_world *open_world(void)
+{
+    tsr_world *world = NULL;
+
+    CHECK_OK(
+        tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu", .threads = 1}, &world));
+    return world;
+}
+
+static curve run(tsr_world *world, const tsri_job_options *options)
+{
+    curve out = {0};
+
+    CHECK_OK(run_steps(world, options, &out));
+    return out;
+}
+
+/* ---- types ---- */
+
+/* bits: of the type's mantissa. On the way to a logit some 12 values a block and 4 more are rounded
+ * to half a unit; they add up as the root of their number, within 4 deviations, and a logit of size
+ * 1 moves the loss by at most twice its error. The norm is off by as large a part of itself. */
+static void check_near(const curve *got, const curve *want, int bits)
+{
+    const double tolerance = 4.0 * 2.0 * ldexp(1.0, -bits - 1) * sqrt(12.0 * LAYERS + 4.0);
+
+    for (int i = 0; i < STEPS; i++) {
+        CHECK_NEAR(got->loss[i], want->loss[i], tolerance);
+        CHECK_NEAR(got->norm[i], want->norm[i], tolerance * want->norm[i]);
+        CHECK(!got->skipped[i]);
+    }
+    CHECK(got->loss[STEPS - 1] < got->loss[0]);
+    CHECK(got->norm[0] != want->norm[0]); /* it was not f32 */
+}
+
+static void half_types_keep_close(void)
+{
+    static const char *const presets[] = {"ddp", "zero2", "hsdp", "hfsdp"};
+    tsr_world *world = open_world();
+
+    for (size_t i = 0; i < sizeof(presets) / sizeof(presets[0]); i++) {
+        tsri_job_options o = small_job(presets[i]);
+        curve wide = run(world, &o);
+
+        o.fsdp.param_dtype = TSR_BF16;
+        o.fsdp.reduce_dtype = i % 2 == 0 ? TSR_F32 : TSR_BF16;
+        curve bf16 = run(world, &o);
+
+        o.fsdp.param_dtype = TSR_F16;
+        o.fsdp.reduce_dtype = i % 2 == 0 ? TSR_F32 : TSR_F16;
+        o.scale_loss = true;
+        o.loss_scale.init = 0x1p10;
+        curve f16 = run(world, &o);
+
+        check_near(&bf16, &wide, 8);
+        check_near(&f16, &wide, 11);
+        CHECK(f16.scale[STEPS - 1] == 0x1p10);
+        tsri_free(&wide.owned);
+        tsri_free(&bf16.owned);
+        tsri_free(&f16.owned);
+    }
+    tsr_world_close(&world);
+}
+
+/* Powers of two are exact: with f32 everywhere the scale changes no bit of the update. */
+static void a_scale_alone_changes_nothing(void)
+{
+    tsr_world *world = open_world();
+    tsri_job_options o = small_job("hsdp");
+    curve plain = run(world, &o);
+
+    o.scale_loss = true;
+    o.loss_scale.init = 0x1p20;
+    o.loss_scale.interval = 2;
+    curve scaled = run(world, &o);
+
+    for (int i = 0; i < STEPS; i++) {
+        CHECK(scaled.loss[i] == plain.loss[i]);
+        CHECK(scaled.norm[i] == plain.norm[i]);
+    }
+    CHECK(scaled.scale[0] == 0x1p20 && scaled.scale[1] == 0x1p21);
+    for (int64_t i = 0; i < plain.owned_count; i++) {
+        CHECK(scaled.owned[i] == plain.owned[i]);
+    }
+    tsri_free(&plain.owned);
+    tsri_free(&scaled.owned);
+    tsr_world_close(&world);
+}
+
+/* 2^120 overflows any gradient in f16; 2^-118 of it does not. */
+static void an_overflow_skips_everywhere(void)
+{
+    tsr_world *world = open_world();
+    tsri_job_options o = small_job("hsdp");
+
+    o.fsdp.param_dtype = TSR_F16;
+    o.scale_loss = true;
+    o.loss_scale.init = 0x1p120;
+    o.loss_scale.max = 0x1p120;
+    o.loss_scale.backoff = 0x1p-118;
+    curve got = run(world, &o);
+
+    CHECK(got.skipped[0] && !got.skipped[1] && !got.skipped[2]);
+    CHECK(!isfinite(got.norm[0]) && isfinite(got.norm[1]));
+    CHECK(got.scale[0] == 4.0 && got.scale[STEPS - 1] == 4.0);
+    CHECK(got.loss[1] == got.loss[0]); /* nothing had changed */
+    CHECK(got.loss[2] < got.loss[1]);
+    tsri_free(&got.owned);
+    tsr_world_close(&world);
+}
+
+/* ---- places ---- */
+
+enum {
+    PARAMS = 1,
+    GRADS = 2,
+    OPTIM = 4
+};
+
+static void check_places(const curve *moved, const curve *plain, unsigned what)
+{
+    static const struct {
+        unsigned bit;
+        tsri_mem_kind kind;
+    } rows[] = {{PARAMS, TSRI_MEM_PARAM}, {GRADS, TSRI_MEM_GRAD}, {OPTIM, TSRI_MEM_OPTIM}};
+
+    for (int i = 0; i < 3; i++) {
+        const bool away = (what & rows[i].bit) != 0;
+        const tsri_mem_kind kind = rows[i].kind;
+
+        CHECK_EQ(moved->host[kind], away ? plain->device[kind] : 0);
+        CHECK_EQ(moved->device[kind], away ? 0 : plain->device[kind]);
+        CHECK(plain->device[kind] > 0);
+    }
+}
+
+static void check_offload(tsr_world *world, tsri_job_options o, const curve *plain, unsigned what)
+{
+    o.fsdp.offload_params = (what & PARAMS) != 0;
+    o.fsdp.offload_grads = (what & GRADS) != 0;
+    o.optim.offload = (what & OPTIM) != 0;
+    curve moved = run(world, &o);
+
+    for (int i = 0; i < STEPS; i++) {
+        CHECK(moved.loss[i] == plain->loss[i]);
+        CHECK(moved.norm[i] == plain->norm[i]);
+    }
+    REQUIRE_EQ(moved.owned_count, plain->owned_count);
+    for (int64_t i = 0; i < plain->owned_count; i++) {
+        CHECK(moved.owned[i] == plain->owned[i]);
+    }
+    check_places(&moved, plain, what);
+    tsri_free(&moved.owned);
+}
+
+static void check_all_places(const char *preset, tsr_dtype dtype, int micro_batches)
+{
+    tsr_world *world = open_world();
+    tsri_job_options o = small_job(preset);
+
+    o.fsdp.param_dtype = dtype;
+    o.micro_batches = micro_batches;
+    curve plain = run(world, &o);
+    for (unsigned what = 1; what <= (PARAMS | GRADS | OPTIM); what++) {
+        check_offload(world, o, &plain, what);
+    }
+    tsri_free(&plain.owned);
+    tsr_world_close(&world);
+}
+
+/* Where gradients are whole they are added up over micro-batches by the kernels that make them,
+ * unless they are offloaded; that rounds otherwise, so there is one micro-batch. */
+static void offload_changes_no_bit(void)
+{
+    const int micro = tsr_test_size() > 1 ? MICRO : 1;
+
+    check_all_places("ddp", TSR_F32, 1);
+    check_all_places("zero1", TSR_F32, 1);
+    check_all_places("zero2", TSR_F32, micro);
+    check_all_places("fsdp", TSR_F32, micro);
+    check_all_places("hsdp", TSR_F32, micro);
+    check_all_places("hfsdp", TSR_F32, micro);
+    check_all_places("hfsdp", TSR_BF16, micro);
+}
+
+const tsr_test_case tsr_test_cases[] = {
+    {"half types keep close", half_types_keep_close},
+    {"a scale alone changes nothing", a_scale_alone_changes_nothing},
+    {"an overflow skips everywhere", an_overflow_skips_everywhere},
+    {"offload changes no bit", offload_changes_no_bit},
+    {NULL, NULL},
+};

@@ -74,6 +74,7 @@ typedef struct tsr_op_piece {
 
 /** What forward and backward compute on. */
 typedef struct tsr_op_work {
+    unsigned char attr[TSR_OP_ATTR_BYTES]; /**< The call's settings; first, so 8-byte aligned. */
     int in_count, saved_count;
     tsr_op_piece in[TSR_OP_MAX_IN]; /**< In backward: those of keep_in. */
     tsr_op_piece out;               /**< In backward: if keep_out. */
@@ -82,7 +83,6 @@ typedef struct tsr_op_work {
     tsr_op_piece din[TSR_OP_MAX_IN]; /**< Backward: to be written; absent where nobody wants it. A
                                           parameter's may be of another type than the parameter. */
     bool accumulate[TSR_OP_MAX_IN];  /**< Backward: add to din[i]; only where adds_grad. */
-    _Alignas(8) unsigned char attr[TSR_OP_ATTR_BYTES]; /**< The call's settings. */
 } tsr_op_work;
 
 /** An operation. Zero-initialise for defaults. */

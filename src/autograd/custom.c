@@ -26,6 +26,9 @@ _Static_assert(TSR_OP_MAX_IN == TSRI_OP_MAX_IN && TSR_OP_MAX_SAVED == TSRI_OP_MA
                    TSR_OP_ATTR_BYTES == TSRI_OP_ATTR_BYTES,
                "the public limits are the tape's");
 
+_Static_assert(offsetof(tsr_op_work, attr) == 0 && _Alignof(tsr_op_work) >= 8,
+               "settings are 8-byte aligned");
+
 static const tsr_custom_op *op_of(const tsri_op_call *call)
 {
     return &((const tsri_custom *)(const void *)call->def)->op;

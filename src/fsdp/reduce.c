@@ -359,6 +359,8 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
         if (p->partial_mask != mask || !tsri_unit_trains(p)) {
             continue;
         }
+        /* Opening is collective over the world: also where this rank's interval holds nothing. */
+        TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
         tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
                        p->shard_offset + p->chunk, &begin, &end);
         if (begin < end) {
@@ -369,7 +371,6 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
         }
     }
     if (coll.item_count > 0) {
-        TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
         TSR_TRY(tsri_unit_collective(u, group, &coll, TSRI_STREAM_REPLICATE));
     }
     return TSR_OK;

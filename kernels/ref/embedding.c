@@ -5,8 +5,8 @@
  * Token embedding (vocabulary-parallel) and learned positions, by definition.
  *
  * y[r] = table[id - begin] where this piece has the id, else 0; the gradient adds dy[r] to that
- * row. Position t of every sequence adds row first + t. f32, bf16 or f16, sums in double; nothing is
- * saved for backward but the ids.
+ * row. Position t of every sequence adds row first + t. f32, bf16 or f16, sums in double; nothing
+ * is saved for backward but the ids.
  */
 #include "kernels/ref/ref_priv.h"
 

@@ -21,6 +21,10 @@ static const double adam_bound = 1e-4;
 static const double final_bound = 1e-4;
 static const double final_far_bound = 1e-3;
 
+enum {
+    TEXT_BYTES = 8192
+};
+
 typedef struct replay {
     const tsri_verify_options *options;
     verify_case c;
@@ -111,6 +115,21 @@ static tsr_status run_steps(replay *r)
                  &r->grad_norm_at);
         }
     }
+    return TSR_OK;
+}
+
+/* Ranks that were started with other words would compare other numbers, or wait for each other. */
+static tsr_status check_same_options(tsr_world *world, const tsri_verify_options *o)
+{
+    char text[TEXT_BYTES];
+
+    (void)snprintf(text, sizeof(text),
+                   "case %s mesh %s preset %s sequence-parallel %d checkpointing %d "
+                   "reshard %d prefetch %d",
+                   o->folder, o->mesh != NULL ? o->mesh : "of all ranks",
+                   o->preset != NULL ? o->preset : "hsdp", (int)o->sequence_parallel,
+                   o->checkpoint_every, (int)o->reshard, o->prefetch_depth);
+    TSR_TRY(tsr_world_check_same(world, "what to verify", text, strlen(text)));
     return TSR_OK;
 }
 
@@ -233,6 +252,7 @@ static void judge(const replay *r, const tsri_verify_options *options, tsri_veri
 
 static tsr_status run_replay(replay *r, tsr_world *world, const tsri_verify_options *options)
 {
+    TSR_TRY(check_same_options(world, options));
     TSR_TRY(open_replay(r, world, options));
     TSR_TRY(run_steps(r));
     if (!r->c.forward_only) {

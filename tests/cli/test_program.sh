@@ -70,5 +70,17 @@ has out '^loss .* FAIL '
 has out '^FAILED: '
 empty err
 
+# Ranks that somebody's mpirun started with other words each.
+mpi="mpirun --oversubscribe --bind-to none --mca btl self,vader"
+[ "$(id -u)" = 0 ] && mpi="$mpi --allow-run-as-root"
+case_name='ranks that differ'
+timeout -k 5 120 $mpi -n 1 "$program" verify "$case" : \
+    -n 1 "$program" verify "$case" --checkpointing 1 >"$folder/out" 2>"$folder/err"
+[ $? = 1 ] || complain 'exit status is not 1'
+passed=$((passed + 1))
+has err 'ERR_DISAGREE: what to verify differs between ranks 0 and 1.*checkpointing 0.*checkpointing 1'
+[ "$(grep -c '\] ERR_' "$folder/err")" = 1 ] || complain 'one rank speaks'
+empty out
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

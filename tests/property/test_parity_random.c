@@ -460,17 +460,17 @@ static void run_rounds(int first, int count)
 /* Ranks of tp that hold nothing of a weight still own the same part of what tp replicates. */
 static void uneven_tp(void)
 {
-    static const char *const presets[] = {"zero1", "zero2", "fsdp"};
+    static const char *const presets[] = {"zero1", "zero2", "hfsdp"};
     tsr_world *world = NULL;
 
     REQUIRE_OK(tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu"}, &world));
     for (int i = 0; i < 3; i++) {
         const tsri_job_options o = {.model = {.arch = TSRI_ARCH_GPT2,
-                                              .gpt2 = {.layers = 2,
+                                              .gpt2 = {.layers = 3,
                                                        .heads = 2,
-                                                       .dim = 8,
+                                                       .dim = 24,
                                                        .ffn = 1,
-                                                       .vocab = 3,
+                                                       .vocab = 5,
                                                        .positions = 3,
                                                        .init_std = 0.2}},
                                     .axes = {{"tp", 2}, {"data", tsr_test_size() / 2}},
@@ -479,7 +479,7 @@ static void uneven_tp(void)
                                     .batch = 5,
                                     .seq = 3,
                                     .micro_batches = 2,
-                                    .sequence_parallel = i == 1,
+                                    .sequence_parallel = true,
                                     .optim = {.eps = 1e-4}};
 
         check_job(world, &o);

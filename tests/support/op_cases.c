@@ -131,15 +131,18 @@ static tsr_status build_softcap(tsr_tape *tape, tsr_dtensor *const *in, tsr_dten
     return softcap(tape, in[0], 1.5F, out);
 }
 
-/* Its gradient is added to one that came before. */
-static tsr_status build_softcap_twice(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+/* Three gradients of one value: written, added, and written by one that cannot add. */
+static tsr_status build_customs(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
 {
+    tsr_dtensor *rows = NULL;
     tsr_dtensor *wide = NULL;
     tsr_dtensor *narrow = NULL;
 
+    TSR_TRY(unit_rows(tape, in[0], in[1], &rows));
     TSR_TRY(softcap(tape, in[0], 1.5F, &wide));
     TSR_TRY(softcap(tape, in[0], 0.75F, &narrow));
-    TSR_TRY(tsr_op_add(tape, wide, narrow, out));
+    TSR_TRY(tsr_op_add(tape, wide, narrow, &wide));
+    TSR_TRY(tsr_op_add(tape, rows, wide, out));
     return TSR_OK;
 }
 
@@ -217,8 +220,9 @@ const op_case op_cases[] = {
       {OP_INPUT_IDS, 2, {3, 5}}}, 2, true},
     {"custom: softcap", build_softcap,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
-    {"custom: two of one value", build_softcap_twice,
-     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"custom: three of one value", build_customs,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}},
+      {OP_INPUT_PARAM, 1, {5}}}, 2, false},
     {"custom: unit_rows", build_unit_rows,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}},
       {OP_INPUT_PARAM, 1, {5}}}, 2, false},

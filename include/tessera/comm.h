@@ -4,7 +4,8 @@
  * @file comm.h
  * A mesh brought to life: device, streams, one communicator per axis and stream, step memory.
  *
- * Axis groups are created once and eagerly; none communicates for an axis of size 1.
+ * Axis groups are created once and eagerly; none communicates for an axis of size 1. With
+ * TSR_LOG=info in the environment each rank says how long each group took.
  *
  * Threads: one thread at a time per comm.
  */

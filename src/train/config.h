@@ -33,16 +33,19 @@ typedef struct tsri_config_parallel {
     int reshard_after_forward; /* of tsr_reshard */
     int64_t prefetch;
     int units;        /* block, model */
-    int param_dtype;  /* auto, f32, bf16 */
-    int reduce_dtype; /* f32, bf16 */
-    int activation_checkpointing, offload;
+    int param_dtype;  /* auto, f32, bf16, f16 */
+    int reduce_dtype; /* f32, bf16, f16 */
+    int activation_checkpointing;
     int tp_plan; /* default, none */
-    tsri_option_names data_axes;
+    tsri_option_names offload, data_axes;
 } tsri_config_parallel;
 
 typedef struct tsri_config_train {
     int64_t steps, batch, micro_batches, seq, warmup, seed;
     double lr, min_lr, clip_norm;
+    int loss_scale; /* auto, none, dynamic */
+    double loss_scale_init;
+    int64_t loss_scale_interval;
     int schedule; /* of tsr_schedule_kind, minus one */
 } tsri_config_train;
 

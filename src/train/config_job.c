@@ -216,11 +216,30 @@ tsr_status tsri_config_read_model(tsri_config *config)
 
 /* ---- the job ---- */
 
+static bool offloads(const tsri_config_parallel *p, const char *what)
+{
+    for (int i = 0; i < p->offload.count; i++) {
+        if (strcmp(p->offload.at[i], what) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void fill_loss_scale(const tsri_config_train *t, tsri_job_options *out)
+{
+    const bool f16 = out->fsdp.param_dtype == TSR_F16 || out->fsdp.reduce_dtype == TSR_F16;
+
+    out->scale_loss = t->loss_scale == 2 || (t->loss_scale == 0 && f16);
+    out->loss_scale.init = t->loss_scale_init;
+    out->loss_scale.interval = (int)t->loss_scale_interval;
+}
+
 static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options *out)
 {
     static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
     const tsri_config_parallel *p = &config->parallel;
-    const bool in_bf16 = p->param_dtype == 2 || (p->param_dtype == 0 && bf16);
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
     out->preset = presets[p->preset];
     out->sequence_parallel = p->sequence_parallel;
@@ -228,11 +247,16 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
     out->one_unit = p->units == 1;
     out->no_tp = p->tp_plan == 1;
     out->fsdp = (tsr_fsdp_options){
-        .param_dtype = in_bf16 ? TSR_BF16 : TSR_F32,
-        .reduce_dtype = p->reduce_dtype == 1 ? TSR_BF16 : TSR_F32,
+        .param_dtype = dtypes[p->param_dtype > 0 ? p->param_dtype - 1
+                              : bf16             ? 1
+                                                 : 0],
+        .reduce_dtype = dtypes[p->reduce_dtype],
+        .offload_params = offloads(p, "parameters"),
+        .offload_grads = offloads(p, "gradients"),
         .reshard_after_forward = (tsr_reshard)p->reshard_after_forward,
         .prefetch_depth = (int)p->prefetch + 1,
     };
+    out->optim.offload = offloads(p, "optimizer");
     out->data_axis_count = p->data_axes.count;
     for (int i = 0; i < p->data_axes.count; i++) {
         out->data_axes[i] = p->data_axes.at[i];
@@ -265,6 +289,7 @@ void tsri_config_job(const tsri_config *config, bool bf16, tsri_job_options *out
         out->axes[i] = (tsr_mesh_axis){config->mesh.names[i], config->mesh.axes[i].size};
     }
     fill_parallel(config, bf16, out);
+    fill_loss_scale(t, out);
 }
 
 tsr_schedule tsri_config_schedule(const tsri_config *config)

@@ -263,6 +263,7 @@ void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out)
     out->arena_bytes = stats.planned_bytes;
     out->peak_label = stats.peak_label;
     out->total_bytes = device->bytes_now;
+    out->host_bytes = device->host_now;
     out->fixed_bytes = device->bytes_now - stats.planned_bytes;
     for (int kind = 0; kind <= TSRI_MEM_OPTIM; kind++) {
         out->kind_bytes[kind] += device->bytes_kind[kind];

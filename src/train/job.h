@@ -25,7 +25,6 @@ typedef struct tsri_job_options {
     const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
     tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
     tsr_optimizer_options optim;
-    bool scale_loss; /* dynamic loss scaling by: */
     tsr_loss_scale_options loss_scale;
     uint64_t seed;
     int64_t batch; /* sequences per micro-batch over the whole job */
@@ -36,6 +35,7 @@ typedef struct tsri_job_options {
     bool no_tp;             /* no tp plan: tp is an axis like the others */
     bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
     bool one_unit;          /* the whole model is one unit; default: one per block */
+    bool scale_loss;        /* dynamic loss scaling by loss_scale */
     bool forward_only;      /* no optimizer */
     tsr_comm_options comm;
 } tsri_job_options;
@@ -83,6 +83,7 @@ typedef struct tsri_plan_summary {
     size_t fixed_bytes;                /* parameters, gradients, optimizer, tables */
     size_t arena_bytes;                /* the step arena */
     size_t total_bytes;
+    size_t host_bytes; /* what rests in host memory besides; part of none of the above */
     const char *peak_label;
 } tsri_plan_summary;
 void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);

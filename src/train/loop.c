@@ -25,6 +25,7 @@
 enum {
     TRACE_FIRST = 1, /* the first step warms up caches */
     TRACE_STEPS = 3,
+    MOST_OVERFLOWS = 25, /* in a row: from the greatest loss scale to the least */
     DESCRIPTION_BYTES = 128
 };
 
@@ -48,7 +49,7 @@ typedef struct training {
     int64_t step;
     double begin_s, mean_step_s; /* of the newest steps */
     double counted_tokens, counted_s;
-    int departures;
+    int departures, overflows;
     tsri_train_report report;
 } training;
 
@@ -110,7 +111,8 @@ static tsr_status check_job(tsri_config *config, int ranks, bool one_host)
     TSR_TRY_GOTO(status, check_weights(config, dry), close);
     tsri_job_summarize(dry, &plan);
     if (one_host) {
-        TSR_TRY_GOTO(status, tsri_host_memory_check(plan.total_bytes, ranks), close);
+        TSR_TRY_GOTO(status, tsri_host_memory_check(plan.total_bytes + plan.host_bytes, ranks),
+                     close);
     }
 close:
     tsri_job_close(&dry);
@@ -366,6 +368,13 @@ static void note(const training *t, const char *text)
     }
 }
 
+/* With loss scaling a step may overflow: the scale goes down until the next ones do not. */
+static bool is_overflow(const training *t, const tsri_step_result *result)
+{
+    return t->options.scale_loss && result->skipped && isfinite(result->loss) &&
+           t->overflows < MOST_OVERFLOWS;
+}
+
 /* What is unusual about a step, but no failure. */
 static void note_step(training *t, const tsri_step_result *result)
 {
@@ -378,6 +387,13 @@ static void note_step(training *t, const tsri_step_result *result)
         (void)snprintf(text, sizeof(text), "step %lld left the plan at \"%s\"; planned again",
                        (long long)t->step + 1,
                        stats.departure_label != NULL ? stats.departure_label : "");
+        note(t, text);
+    }
+    if (is_overflow(t, result)) {
+        (void)snprintf(text, sizeof(text),
+                       "step %lld: the gradients overflowed; the update was skipped, and the loss "
+                       "scale is %g now",
+                       (long long)t->step + 1, result->loss_scale);
         note(t, text);
     }
     if (result->tokens <= 0.0) {
@@ -393,9 +409,14 @@ static double without_sign(double value)
     return isnan(value) ? fabs(value) : value;
 }
 
-static tsr_status check_finite(const training *t, const tsri_step_result *result)
+static tsr_status check_finite(training *t, const tsri_step_result *result)
 {
     if (isfinite(result->loss) && isfinite(result->grad_norm) && !result->skipped) {
+        t->overflows = 0;
+        return TSR_OK;
+    }
+    if (is_overflow(t, result)) {
+        t->overflows++;
         return TSR_OK;
     }
     return TSR_RAISE(

@@ -172,7 +172,8 @@ const char *tsri_option_type_text(const tsri_option *o, char *text, size_t size)
         (void)snprintf(text, size, "auto, or axes with sizes such as {replicate: 2, tp: 2}");
         break;
     case TSRI_OPTION_NAMES:
-        (void)snprintf(text, size, "auto, or a list of axes");
+        (void)snprintf(text, size, "%s, or a list of %s", o->fallback,
+                       o->choices != NULL ? o->choices : "names");
         break;
     case TSRI_OPTION_GROUPS:
         (void)snprintf(text, size, "a list of {match, lr_scale, weight_decay}");
@@ -398,21 +399,39 @@ static tsr_status read_mesh(const context *c, const tsri_yaml_node *node, tsri_m
     return TSR_OK;
 }
 
+static tsr_status add_name(const context *c, const tsri_yaml_node *node, tsri_option_names *out)
+{
+    const char *text = NULL;
+    words list;
+
+    TSR_TRY(read_scalar(c, node, &text));
+    if (c->option->choices != NULL) {
+        split(c->option->choices, &list);
+        if (find_word(&list, text) < 0) {
+            return raise_choice(c, text, &list);
+        }
+    }
+    for (int i = 0; i < out->count; i++) {
+        if (strcmp(out->at[i], text) == 0) {
+            return raise_wrong(c, node, "each name once");
+        }
+    }
+    TSR_TRY(tsri_strdup(text, &out->at[out->count]));
+    out->count++;
+    return TSR_OK;
+}
+
 static tsr_status read_names(const context *c, const tsri_yaml_node *node, tsri_option_names *out)
 {
     tsri_option_drop(c->option, out);
-    if (node->kind == TSRI_YAML_SCALAR && strcmp(node->text, "auto") == 0) {
+    if (node->kind == TSRI_YAML_SCALAR && strcmp(node->text, c->option->fallback) == 0) {
         return TSR_OK;
     }
     if (node->kind != TSRI_YAML_LIST || node->count == 0 || node->count > TSRI_OPTION_MAX_NAMES) {
         return raise_wrong(c, node, NULL);
     }
     for (int i = 0; i < node->count; i++) {
-        const char *text = NULL;
-
-        TSR_TRY(read_scalar(c, &node->children[i], &text));
-        TSR_TRY(tsri_strdup(text, &out->at[i]));
-        out->count++;
+        TSR_TRY(add_name(c, &node->children[i], out));
     }
     return TSR_OK;
 }

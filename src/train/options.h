@@ -25,7 +25,7 @@ typedef enum tsri_option_type {
     TSRI_OPTION_CHOICE, /* int: index into choices */
     TSRI_OPTION_TEXT,   /* char *, owned; "" is not set */
     TSRI_OPTION_MESH,   /* tsri_mesh_text; no axes: auto */
-    TSRI_OPTION_NAMES,  /* tsri_option_names; none: auto */
+    TSRI_OPTION_NAMES,  /* tsri_option_names; no names: the word of the default */
     TSRI_OPTION_PAIR,   /* double[2] */
     TSRI_OPTION_GROUPS  /* tsri_option_groups */
 } tsri_option_type;
@@ -34,7 +34,7 @@ typedef struct tsri_option {
     const char *path;
     size_t offset;
     const char *fallback; /* the default, as it would stand in the file */
-    const char *choices;  /* "a, b"; of TEXT where not works is set: all that there are */
+    const char *choices;  /* "a, b": all that there are; of NAMES: of each; NULL: any */
     const char *works;    /* the values that this version knows; NULL: all. For numbers: "0" */
     const char *help;     /* lines that end in \n but for the last */
     double min, max;      /* of INT, NUMBER, PAIR; min == max: any */

@@ -37,10 +37,10 @@ static void print_mesh(const tsri_mesh_text *mesh, tsri_text *text)
     tsri_text_add(text, "}");
 }
 
-static void print_names(const tsri_option_names *names, tsri_text *text)
+static void print_names(const tsri_option *option, const tsri_option_names *names, tsri_text *text)
 {
     if (names->count == 0) {
-        tsri_text_add(text, "auto");
+        tsri_text_add(text, "%s", option->fallback);
         return;
     }
     for (int i = 0; i < names->count; i++) {
@@ -94,7 +94,7 @@ void tsri_option_print(const tsri_option *option, const void *slot, tsri_text *t
         print_mesh(slot, text);
         break;
     case TSRI_OPTION_NAMES:
-        print_names(slot, text);
+        print_names(option, slot, text);
         break;
     case TSRI_OPTION_PAIR:
         tsri_text_add(text, "[");

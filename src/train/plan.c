@@ -112,6 +112,21 @@ static void write_row(FILE *stream, const char *name, size_t bytes)
                   tsri_format_bytes((double)bytes, text, sizeof(text)));
 }
 
+/* The host pool, where anything lies in it. */
+static void write_host(const tsr_device *device, FILE *stream)
+{
+    if (device->host_peak == 0) {
+        return;
+    }
+    (void)fprintf(stream, "in host memory, bytes\n");
+    for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
+        if (device->host_kind[kind] > 0) {
+            write_row(stream, tsri_mem_name((tsri_mem_kind)kind), device->host_kind[kind]);
+        }
+    }
+    write_row(stream, "most at once", device->host_peak);
+}
+
 static void write_memory(const tsri_job *job, FILE *stream)
 {
     tsri_plan_summary s;
@@ -129,6 +144,7 @@ static void write_memory(const tsri_job *job, FILE *stream)
     write_row(stream, "at rest", s.fixed_bytes);
     write_row(stream, "step arena", s.arena_bytes);
     write_row(stream, "total", s.total_bytes);
+    write_host(tsri_comm_device(job->comm), stream);
 }
 
 static tsr_status write_units(const tsri_job *job, FILE *stream)
@@ -172,6 +188,11 @@ static tsr_status write_traffic(const tsri_job *job, FILE *stream)
     return TSR_OK;
 }
 
+static const char *dtype_name(tsr_dtype dtype)
+{
+    return tsr_dtype_name(dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : dtype);
+}
+
 tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream)
 {
     const tsri_job_options *o = &job->options;
@@ -186,10 +207,9 @@ tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream)
                   o->model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
                   (long long)tsri_model_param_count(&o->model),
                   tsr_mesh_format(job->mesh, mesh, sizeof(mesh)),
-                  o->preset != NULL ? o->preset : "hsdp",
-                  o->fsdp.param_dtype == TSR_BF16 ? "bf16" : "f32",
-                  o->fsdp.reduce_dtype == TSR_BF16 ? "bf16" : "f32", o->micro_batches,
-                  (long long)o->batch, (long long)o->seq);
+                  o->preset != NULL ? o->preset : "hsdp", dtype_name(o->fsdp.param_dtype),
+                  dtype_name(o->fsdp.reduce_dtype), o->micro_batches, (long long)o->batch,
+                  (long long)o->seq);
     write_memory(job, stream);
     TSR_TRY(write_units(job, stream));
     TSR_TRY(write_traffic(job, stream));

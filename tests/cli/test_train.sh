@@ -144,10 +144,19 @@ count runs/mixed/metrics.jsonl '"bytes_by_axis": \{.*"shard": [1-9][0-9]*, "tp":
 parity hsdp -n 4 mesh=replicate=2,shard=2 train.micro_batches=2
 parity sequence -n 2 mesh=tp=2 parallel.sequence_parallel=true
 parity blocks -n 2 parallel.activation_checkpointing=block
+parity offload -n 2 'parallel.offload=[parameters, gradients, optimizer]'
+count runs/offload/plan.txt '^in host memory, bytes' 1
 parity ddp -n 4 mesh=replicate=4 parallel.preset=ddp
 parity uneven -n 3 mesh=replicate=3 parallel.preset=ddp
 # Four sequences over five data ranks leave one without any.
 parity idle -n 5 train.micro_batches=2 mesh=shard=5
+
+# In halves: no parity to 1e-5, but the same run to their precision (2^-8 and 2^-11 of the loss, a
+# few operations deep).
+start 0 train llama.yaml -n 2 run.dir=runs/bf16 parallel.param_dtype=bf16
+agree runs/one runs/bf16 loss 0.004 0.02
+start 0 train llama.yaml -n 2 run.dir=runs/f16 parallel.param_dtype=f16 parallel.reduce_dtype=f16
+agree runs/one runs/f16 loss 0.001 0.01
 
 # Dropout masks are those of the step, not of the mesh.
 start 0 train gpt2.yaml run.dir=runs/g1

@@ -72,7 +72,8 @@ static void every_key_of_the_design(void)
         "mesh: {replicate: 2, shard: 2, tp: 2}      # -1 once = what is left\n"
         "parallel: {preset: hfsdp, sequence_parallel: false, reshard_after_forward: never,\n"
         "           prefetch: 2, units: model, param_dtype: bf16, reduce_dtype: bf16,\n"
-        "           activation_checkpointing: none, offload: none, tp_plan: default,\n"
+        "           activation_checkpointing: none, offload: [optimizer, gradients], tp_plan: "
+        "default,\n"
         "           data_axes: [replicate, shard]}\n"
         "train: {steps: 200, batch: 8, micro_batches: 2, seq: 256, lr: 3e-4, schedule: wsd,\n"
         "        warmup: 20, clip_norm: 1.0, seed: 7}\n"
@@ -99,6 +100,8 @@ static void every_key_of_the_design(void)
     CHECK_EQ(job.fsdp.reshard_after_forward, TSR_RESHARD_NEVER);
     CHECK_EQ(job.fsdp.prefetch_depth, 3);
     CHECK(job.one_unit);
+    CHECK(job.optim.offload && job.fsdp.offload_grads && !job.fsdp.offload_params);
+    CHECK(!job.scale_loss);
     CHECK_EQ(job.data_axis_count, 2);
     CHECK_STR(job.data_axes[1], "shard");
     CHECK_EQ(job.batch, 4);
@@ -132,6 +135,32 @@ static void defaults_hold(void)
     CHECK(config->train.lr == 3e-4);
     tsri_config_job(config, true, &job); /* a device that computes in bf16 */
     CHECK_EQ(job.fsdp.param_dtype, TSR_BF16);
+    tsri_config_free(&config);
+}
+
+static void types_and_places(void)
+{
+    static const char *const words[] = {"parallel.param_dtype=f16", "parallel.reduce_dtype=f16",
+                                        "parallel.offload=[gradients, optimizer]",
+                                        "train.loss_scale_init=1024"};
+    tsri_config *config = load_words(tiny, words, 4);
+    tsri_job_options job;
+
+    REQUIRE(config != NULL);
+    REQUIRE_OK(tsri_config_fit(config, 4));
+    tsri_config_job(config, false, &job);
+    CHECK_EQ(job.fsdp.param_dtype, TSR_F16);
+    CHECK_EQ(job.fsdp.reduce_dtype, TSR_F16);
+    CHECK(!job.fsdp.offload_params && job.fsdp.offload_grads && job.optim.offload);
+    CHECK(job.scale_loss); /* by itself, for f16 */
+    CHECK(job.loss_scale.init == 1024.0);
+    CHECK_EQ(job.loss_scale.interval, 2000);
+    tsri_config_free(&config);
+    config = load_words(tiny, NULL, 0);
+    REQUIRE(config != NULL);
+    REQUIRE_OK(tsri_config_fit(config, 4));
+    tsri_config_job(config, false, &job);
+    CHECK(!job.scale_loss && !job.fsdp.offload_params && !job.optim.offload);
     tsri_config_free(&config);
 }
 
@@ -176,8 +205,11 @@ static void wrong_types(void)
         {"optim.groups={match: a}", "wants a list of {match"},
         {"optim.groups=[{lr_scale: 2}]", "wants a match"},
         {"optim.groups=[{match: a, lr_scale: 0}]", "optim.groups[].lr_scale is \"0\""},
-        {"parallel.data_axes=shard", "wants auto, or a list of axes"},
-        {"parallel.data_axes=[]", "wants auto, or a list of axes"},
+        {"parallel.data_axes=shard", "wants auto, or a list of names"},
+        {"parallel.data_axes=[]", "wants auto, or a list of names"},
+        {"parallel.data_axes=[a, a]", "parallel.data_axes is \"a\", wants each name once"},
+        {"parallel.offload=[optimiser]", "the nearest is optimizer"},
+        {"parallel.offload=[]", "wants none, or a list of parameters, gradients, optimizer"},
         {"mesh=8", "wants auto, or axes with sizes"},
         {"mesh={}", "wants auto, or axes with sizes"},
         {"mesh={tp: two}", "mesh axis \"tp\" is \"two\", wants a whole number"},
@@ -221,9 +253,8 @@ static void wrong_choices(void)
 static void what_is_not_there_is_refused(void)
 {
     static const char *const words[] = {
-        "parallel.offload=optimizer", "checkpoint.every=10",      "eval.every=5",
-        "log.tensorboard=true",       "data.kind=tokens",         "data.kind=megatron",
-        "data.kind=tensors",          "checkpoint.resume=runs/a",
+        "checkpoint.every=10", "eval.every=5",      "log.tensorboard=true",     "data.kind=tokens",
+        "data.kind=megatron",  "data.kind=tensors", "checkpoint.resume=runs/a",
     };
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
@@ -388,6 +419,7 @@ static void no_memory(void)
 const tsr_test_case tsr_test_cases[] = {
     {"every_key_of_the_design", every_key_of_the_design},
     {"defaults_hold", defaults_hold},
+    {"types_and_places", types_and_places},
     {"unknown_keys", unknown_keys},
     {"wrong_types", wrong_types},
     {"values_out_of_range", values_out_of_range},

@@ -9,6 +9,8 @@
 #include "base/base.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "support/tsr_test.h"
 #include "train/job.h"
@@ -185,6 +187,88 @@ static void half_types_keep_close(void)
     tsr_world_close(&world);
 }
 
+/* Norms in f32 between blocks in bf16, and a head in f32: casts at the units' borders let them
+ * compose, forward and backward. */
+static tsr_status shard_mixed(tsr_module *model, const tsr_comm *comm)
+{
+    tsr_fsdp_options wide = {0};
+    tsr_fsdp_options narrow = {.param_dtype = TSR_BF16};
+    tsr_fsdp_options norm = {.output_dtype = TSR_BF16};
+    char path[32];
+
+    TSR_TRY(tsr_fsdp_preset(comm, "hsdp", &wide));
+    memcpy(narrow.levels, wide.levels, sizeof(wide.levels));
+    memcpy(norm.levels, wide.levels, sizeof(wide.levels));
+    for (int i = 0; i < LAYERS; i++) {
+        for (int k = 1; k <= 2; k++) {
+            (void)snprintf(path, sizeof(path), "layers.%d.norm%d", i, k);
+            TSR_TRY(tsr_fully_shard(tsr_module_find(model, path), &norm));
+        }
+        TSR_TRY(tsr_fully_shard(tsr_llama_layer(model, i), &narrow));
+    }
+    TSR_TRY(tsr_fully_shard(tsr_module_find(model, "norm"), &wide));
+    TSR_TRY(tsr_fully_shard(model, &wide));
+    TSR_TRY(tsr_module_materialize(model, 7));
+    return TSR_OK;
+}
+
+/* The job's units are its own; a model beside them is run on the job's tape and batches. */
+static tsr_status run_mixed(tsri_job *job, tsr_dtype *logits_dtype, double *loss, double *norm)
+{
+    tsr_module *model = NULL;
+    tsr_param *const *params = NULL;
+    tsr_optimizer *optimizer = NULL;
+    tsr_dtensor *logits = NULL;
+    tsr_dtensor *value = NULL;
+    tsr_status status = TSR_OK;
+    int count = 0;
+
+    TSR_TRY(tsr_llama_create(job->comm, &job->options.model.llama, &model));
+    TSR_TRY_GOTO(status, shard_mixed(model, job->comm), release);
+    TSR_TRY_GOTO(status, tsr_module_params(model, &params, &count), release);
+    TSR_TRY_GOTO(status, tsr_optimizer_create(job->comm, params, count, NULL, &optimizer), release);
+    TSR_TRY_GOTO(status, tsr_step_begin(job->tape, 0, job->labels, MICRO), release);
+    for (int m = 0; m < MICRO; m++) {
+        TSR_TRY_GOTO(status, tsr_tape_begin(job->tape, m), release);
+        TSR_TRY_GOTO(status, tsr_module_call(model, job->tape, &job->ids[m], 1, &logits), release);
+        *logits_dtype = tsr_dtensor_dtype(logits);
+        TSR_TRY_GOTO(status, tsr_op_cross_entropy(job->tape, logits, job->labels[m], &value),
+                     release);
+        TSR_TRY_GOTO(status, tsr_backward(job->tape, value), release);
+    }
+    TSR_TRY_GOTO(status, tsr_clip_grad_norm(optimizer, job->tape, 0.0), release);
+    TSR_TRY_GOTO(status, tsr_grad_norm_read(optimizer, norm, NULL), release);
+    TSR_TRY_GOTO(status, tsr_step_loss(job->tape, loss), release);
+    TSR_TRY_GOTO(status, tsr_step_end(job->tape), release);
+release:
+    tsr_optimizer_destroy(&optimizer);
+    tsr_module_release(&model);
+    return status;
+}
+
+static void types_compose(void)
+{
+    const double tolerance = 4.0 * 2.0 * ldexp(1.0, -9) * sqrt(12.0 * LAYERS + 4.0);
+    tsr_world *world = open_world();
+    tsri_job_options o = small_job("hsdp");
+    curve wide = run(world, &o);
+    tsri_job *job = NULL;
+    tsr_dtype dtype = TSR_DTYPE_DEFAULT;
+    double loss = 0.0;
+    double norm = 0.0;
+
+    REQUIRE_OK(tsri_job_open(world, &o, &job));
+    CHECK_OK(write_batches(job));
+    CHECK_OK(run_mixed(job, &dtype, &loss, &norm));
+    CHECK_EQ(dtype, TSR_F32);
+    CHECK_NEAR(loss, wide.loss[0], tolerance);
+    CHECK_NEAR(norm, wide.norm[0], tolerance * wide.norm[0]);
+    CHECK(norm != wide.norm[0]); /* it was not all f32 */
+    tsri_job_close(&job);
+    tsri_free(&wide.owned);
+    tsr_world_close(&world);
+}
+
 /* Powers of two are exact: with f32 everywhere the scale changes no bit of the update. */
 static void a_scale_alone_changes_nothing(void)
 {
@@ -308,6 +392,7 @@ static void offload_changes_no_bit(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"half types keep close", half_types_keep_close},
+    {"types compose", types_compose},
     {"a scale alone changes nothing", a_scale_alone_changes_nothing},
     {"an overflow skips everywhere", an_overflow_skips_everywhere},
     {"offload changes no bit", offload_changes_no_bit},

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Offloading on the sim backend: which copies run when, and what lies in either pool. */
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "support/tsr_test.h"
+#include "train/job.h"
+
+enum {
+    LAYERS = 3
+};
+
+static tsri_job_options small_job(void)
+{
+    return (tsri_job_options){.model = {.arch = TSRI_ARCH_LLAMA,
+                                        .llama = {.layers = LAYERS,
+                                                  .dim = 40,
+                                                  .heads = 4,
+                                                  .kv_heads = 2,
+                                                  .ffn = 100,
+                                                  .vocab = 131}},
+                              .axes = {{"replicate", 2}, {"shard", 2}},
+                              .axis_count = 2,
+                              .batch = 8,
+                              .seq = 16,
+                              .seed = 1,
+                              .comm = {.record = true, .race_check = true}};
+}
+
+typedef struct rig {
+    tsr_world *world;
+    tsri_job *job;
+} rig;
+
+static tsr_status open_rig(const tsri_job_options *options, rig *out)
+{
+    const tsr_world_options sim = {.backend = "sim", .sim_rank = 1, .sim_size = 4};
+
+    *out = (rig){0};
+    TSR_TRY(tsr_world_open(NULL, NULL, &sim, &out->world));
+    TSR_TRY(tsri_job_open(out->world, options, &out->job));
+    return TSR_OK;
+}
+
+static void close_rig(rig *r)
+{
+    tsri_job_close(&r->job);
+    tsr_world_close(&r->world);
+}
+
+static tsr_device *device_of(const rig *r)
+{
+    return tsri_comm_device(r->job->comm);
+}
+
+static tsr_status step(rig *r, int64_t number)
+{
+    tsri_step_result result;
+
+    TSR_TRY(tsri_job_step(r->job, number, 1e-3, 1.0, NULL, &result));
+    return TSR_OK;
+}
+
+/* Copies (x) and the units' collectives of one step in host order, repeats as one. */
+static const char *trace(const rig *r, char *text, size_t size)
+{
+    static const char letter[TSRI_STREAM_COUNT] = {'c', 'g', 's', 'a', 'x'};
+    char last[64] = "";
+    char now[64];
+    int count = 0;
+    const tsri_entry *e = tsri_recorder_entries(device_of(r), &count);
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        const bool copies = e[i].kind == TSRI_ENTRY_KERNEL && e[i].stream == TSRI_STREAM_COPY;
+        const bool moves = e[i].kind == TSRI_ENTRY_COLLECTIVE && e[i].stream != TSRI_STREAM_COMPUTE;
+
+        if (!copies && !moves) {
+            continue;
+        }
+        (void)snprintf(now, sizeof(now), "%c:%.48s", letter[e[i].stream], e[i].label);
+        if (strcmp(now, last) != 0 && used < size) {
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? " " : "", now);
+            (void)snprintf(last, sizeof(last), "%s", now);
+        }
+    }
+    return text;
+}
+
+static void check_trace(bool params, bool grads, int micro_batches, const char *want)
+{
+    tsri_job_options o = small_job();
+    char text[4096];
+    rig r;
+
+    o.model.llama.layers = 2;
+    o.fsdp.offload_params = params;
+    o.fsdp.offload_grads = grads;
+    o.micro_batches = micro_batches;
+    REQUIRE_OK(open_rig(&o, &r));
+    tsri_recorder_clear(device_of(&r));
+    CHECK_OK(step(&r, 0));
+    CHECK_STR(trace(&r, text, sizeof(text)), want);
+    CHECK_OK(step(&r, 1));
+    CHECK_EQ(tsri_recorder_race_count(device_of(&r)), 0);
+    close_rig(&r);
+}
+
+static void parameters_are_copied_before_each_gather(void)
+{
+    check_trace(true, false, 1,
+                "x: g: x:layers.0 g:layers.0 x:layers.1 g:layers.1 "
+                "x:layers.0 g:layers.0 s:layers.1 a:layers.1 s:layers.0 a:layers.0 s: a:");
+}
+
+static void gradients_are_copied_behind_their_reduction(void)
+{
+    check_trace(false, true, 1,
+                "g: g:layers.0 g:layers.1 "
+                "g:layers.0 s:layers.1 a:layers.1 x:layers.1 "
+                "s:layers.0 a:layers.0 x:layers.0 s: a: x:");
+}
+
+/* With more micro-batches what is there comes back first, but for the first. */
+static void sums_come_back_before_more_is_added(void)
+{
+    check_trace(false, true, 2,
+                "g: g:layers.0 g:layers.1 "
+                "g:layers.0 s:layers.1 x:layers.1 s:layers.0 x:layers.0 s: x: "
+                "g: g:layers.0 g:layers.1 "
+                "g:layers.0 x:layers.1 s:layers.1 a:layers.1 x:layers.1 "
+                "x:layers.0 s:layers.0 a:layers.0 x:layers.0 x: s: a: x:");
+}
+
+/* What rests in the host pool is exactly what the device has less of, and step memory grows by no
+ * more than two units' sums. */
+static void pools_hold_what_they_say(void)
+{
+    tsri_job_options o = small_job();
+    tsri_plan_summary plain;
+    tsri_plan_summary moved;
+    tsr_unit_info units[LAYERS + 1];
+    size_t device[TSRI_MEM_COUNT];
+    size_t largest = 0;
+    rig r;
+
+    REQUIRE_OK(open_rig(&o, &r));
+    CHECK_OK(step(&r, 0));
+    tsri_job_summarize(r.job, &plain);
+    memcpy(device, device_of(&r)->bytes_kind, sizeof(device));
+    REQUIRE_EQ(tsr_fsdp_units(r.job->model, units, LAYERS + 1), LAYERS + 1);
+    for (int i = 0; i <= LAYERS; i++) {
+        largest = units[i].grad_bytes > largest ? units[i].grad_bytes : largest;
+    }
+    CHECK_EQ(device_of(&r)->host_peak, 0);
+    close_rig(&r);
+
+    o.fsdp.offload_params = true;
+    o.fsdp.offload_grads = true;
+    o.optim.offload = true;
+    REQUIRE_OK(open_rig(&o, &r));
+    CHECK_OK(step(&r, 0));
+    tsri_job_summarize(r.job, &moved);
+    for (int kind = TSRI_MEM_PARAM; kind <= TSRI_MEM_OPTIM; kind++) {
+        CHECK(device[kind] > 0);
+        CHECK_EQ(device_of(&r)->host_kind[kind], device[kind]);
+        CHECK_EQ(device_of(&r)->bytes_kind[kind], 0);
+    }
+    CHECK_EQ(device_of(&r)->host_now,
+             device[TSRI_MEM_PARAM] + device[TSRI_MEM_GRAD] + device[TSRI_MEM_OPTIM]);
+    CHECK_EQ(device_of(&r)->host_peak, device_of(&r)->host_now);
+    CHECK(moved.arena_bytes <= plain.arena_bytes + 2 * largest);
+    CHECK(moved.total_bytes < plain.total_bytes);
+    close_rig(&r);
+}
+
+const tsr_test_case tsr_test_cases[] = {
+    {"parameters_are_copied_before_each_gather", parameters_are_copied_before_each_gather},
+    {"gradients_are_copied_behind_their_reduction", gradients_are_copied_behind_their_reduction},
+    {"sums_come_back_before_more_is_added", sums_come_back_before_more_is_added},
+    {"pools_hold_what_they_say", pools_hold_what_they_say},
+    {NULL, NULL},
+};

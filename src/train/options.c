@@ -284,7 +284,7 @@ static tsr_status read_number(const context *c, const tsri_yaml_node *node, doub
 
 static tsr_status read_int(const context *c, const tsri_yaml_node *node, int64_t *out)
 {
-    const char *text = NULL;
+    const char *text = "";
     char *end = NULL;
     long long value = 0;
 
@@ -301,7 +301,7 @@ static tsr_status read_int(const context *c, const tsri_yaml_node *node, int64_t
 
 static tsr_status read_bool(const context *c, const tsri_yaml_node *node, bool *out)
 {
-    const char *text = NULL;
+    const char *text = "";
 
     TSR_TRY(read_scalar(c, node, &text));
     if (node->quoted || (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)) {
@@ -313,7 +313,7 @@ static tsr_status read_bool(const context *c, const tsri_yaml_node *node, bool *
 
 static tsr_status read_choice(const context *c, const tsri_yaml_node *node, int *out)
 {
-    const char *text = NULL;
+    const char *text = "";
     words list;
 
     TSR_TRY(read_scalar(c, node, &text));
@@ -327,7 +327,7 @@ static tsr_status read_choice(const context *c, const tsri_yaml_node *node, int 
 
 static tsr_status read_text(const context *c, const tsri_yaml_node *node, char **out)
 {
-    const char *text = NULL;
+    const char *text = "";
     words list;
 
     TSR_TRY(read_scalar(c, node, &text));
@@ -401,7 +401,7 @@ static tsr_status read_mesh(const context *c, const tsri_yaml_node *node, tsri_m
 
 static tsr_status add_name(const context *c, const tsri_yaml_node *node, tsri_option_names *out)
 {
-    const char *text = NULL;
+    const char *text = "";
     words list;
 
     TSR_TRY(read_scalar(c, node, &text));

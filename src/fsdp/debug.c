@@ -15,12 +15,13 @@ int tsri_engine_unreached(const engine *e, const char **names, int capacity)
         for (int k = 0; k < e->units[i]->param_count; k++) {
             const unit_param *p = &e->units[i]->params[k];
 
-            if (tsri_unit_trains(p) && !p->reached) {
-                if (count < capacity) {
-                    names[count] = p->param->name;
-                }
-                count++;
+            if (!tsri_unit_trains(p) || p->reached) {
+                continue;
             }
+            if (count < capacity) {
+                names[count] = p->param->name;
+            }
+            count++;
         }
     }
     return count;

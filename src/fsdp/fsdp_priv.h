@@ -73,7 +73,6 @@ struct unit {
     int param_count;
     tsri_coll_item *items;     /* scratch, param_count */
     prefetch_list prefetch[2]; /* forward, backward */
-    bool gradient_sync, all_reduce;
 
     /* From materialize on. */
     unsigned mask[4];                           /* axes by level 0..3 */
@@ -89,30 +88,34 @@ struct unit {
     int64_t own_begin, own_count;               /* owned interval of the flat shard */
     int64_t grad_begin, grad_count;             /* interval of the flat shard that grad holds */
     tsr_buffer *shard, *grad;                   /* in the host pool where offloaded */
-    bool has_slot, has_grad_slot, has_whole;
-    tsr_dtype param_dtype, reduce_dtype;
 
     /* While running. */
     slot_state state;
     tsri_mem slot, grad_slot, kept;
-    bool grad_slot_held, kept_held;
     tsri_mem sums; /* where gradients are summed: all of grad, or step memory while held */
-    bool sums_held;
     tsr_event gathered, reduced, kept_ready;
     int calls;            /* forwards whose backward is still to come */
     int inside;           /* forwards under way */
     int position;         /* in the engine's order */
     int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
-    bool passed;          /* in that forward this rank passed over it, and has not run it since */
-    bool passed_marked;   /* and backward knows */
+    int64_t passed_count; /* forwards in which it was passed over */
     const unit *before;   /* the unit before whose forward it was passed over */
     int trailing;         /* passes over it after the last unit, still to be played backward */
-    int64_t passed_count; /* forwards in which it was passed over */
-    bool shared;          /* in use outside its module: gathered until the root is over */
-    bool open;            /* grad holds sums that are still to be reduced or read */
-    bool done;            /* the last reduction of the step was made */
-    bool keep;            /* the sums stay for the next step */
-    bool stale;           /* shard holds elements that their owners have updated since */
+
+    /* Settings and facts from materialize on. */
+    tsr_dtype param_dtype, reduce_dtype;
+    bool gradient_sync, all_reduce;
+    bool has_slot, has_grad_slot, has_whole;
+
+    /* While running. */
+    bool grad_slot_held, kept_held, sums_held;
+    bool passed;        /* in that forward this rank passed over it, and has not run it since */
+    bool passed_marked; /* and backward knows */
+    bool shared;        /* in use outside its module: gathered until the root is over */
+    bool open;          /* grad holds sums that are still to be reduced or read */
+    bool done;          /* the last reduction of the step was made */
+    bool keep;          /* the sums stay for the next step */
+    bool stale;         /* shard holds elements that their owners have updated since */
 };
 
 /* Test switch: one reduction that does not happen or counts twice, or parameters read one place
@@ -233,7 +236,7 @@ void tsri_sabotage_set(tsr_module *model, tsri_sabotage_kind kind, int nth);
 bool tsri_sabotage_struck(tsr_module *model);
 /** A reduction of u, through the switch. */
 tsr_status tsri_unit_collective(const unit *u, tsr_group *group, const tsri_coll *coll,
-                                tsri_stream_kind stream);
+                                tsri_stream_kind kind);
 /** Elements by which the values of u are read too far. */
 int64_t tsri_sabotage_shift(unit *u);
 

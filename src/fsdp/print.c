@@ -53,7 +53,7 @@ static void print_param(const unit *u, const unit_param *p, FILE *stream)
 {
     const tsr_param *param = p->param;
     const int64_t begin = p->by_cols ? param->col_begin : param->row_begin;
-    const int64_t count = p->by_cols ? param->col_count : param->row_count;
+    const int64_t end = begin + (p->by_cols ? param->col_count : param->row_count);
     const bool in_part = tsri_unit_trains(p) && u->own_count < u->train_count;
     char layout[TEXT];
     char shape[TEXT];
@@ -62,7 +62,7 @@ static void print_param(const unit *u, const unit_param *p, FILE *stream)
                   param->name,
                   tsri_format_shape(param->spec.shape, param->spec.ndim, shape, sizeof(shape)),
                   tsr_layout_format(&param->value->layout, layout, sizeof(layout)),
-                  p->by_cols ? "columns" : "rows", (long long)begin, (long long)(begin + count),
+                  p->by_cols ? "columns" : "rows", (long long)begin, (long long)end,
                   (long long)(p->by_cols ? p->cols : p->rows), in_part ? ", updated in part" : "",
                   p->whole              ? ", ignored"
                   : tsri_unit_trains(p) ? ""

@@ -239,9 +239,27 @@ static void warn_of_giant(const engine *e)
     }
 }
 
-tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
+static tsr_status open_engine(tsr_module *model, engine **out)
 {
     unit_list list = {0};
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(engine), &list.engine));
+    list.engine->comm = model->comm;
+    list.engine->last_mark = -1;
+    TSR_TRY_GOTO(status, tsri_module_walk(model, collect_unit, &list), free_unowned);
+    TSR_TRY(tsri_alloc((size_t)list.engine->unit_count, sizeof(unit *), &list.engine->seen));
+    *out = list.engine;
+    return TSR_OK;
+free_unowned:
+    if (list.engine->owners == 0) {
+        tsri_free(&list.engine);
+    }
+    return status;
+}
+
+tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
+{
     engine *e = NULL;
 
     if (model->materialized) {
@@ -256,12 +274,7 @@ tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
         TSR_TRY(tsr_fully_shard(model, NULL));
     }
     TSR_TRY(take_rest(tsri_unit_of(model)));
-    TSR_TRY(tsri_alloc(1, sizeof(*e), &e));
-    e->comm = model->comm;
-    e->last_mark = -1;
-    list.engine = e;
-    TSR_TRY(tsri_module_walk(model, collect_unit, &list));
-    TSR_TRY(tsri_alloc((size_t)e->unit_count, sizeof(unit *), &e->seen));
+    TSR_TRY(open_engine(model, &e));
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }

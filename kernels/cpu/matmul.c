@@ -7,11 +7,13 @@
  * c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n]; 2 m n k flops, accumulated in f32 along the
  * whole of k.
  *
- * c is cut into tiles whose borders follow from m and n alone; a thread computes a tile with a
- * one-thread gemm, so the bits do not depend on the team. All-f32 tiles are written in place. bf16
- * times bf16 uses the processor's bf16 product when it has one. Any other mix converts blocks of a
- * and b to f32 in the thread's workspace, and a c that is bf16 or f16 or needs more than a plain
- * store is built there too.
+ * c is cut into tiles; a thread computes a tile with a one-thread gemm over the whole of k, in
+ * blocks that follow from k alone, so the bits do not depend on the team. Borders follow from m and
+ * n, but all-f32 tiles may be larger where the team is busy all the same: f32 gemm gives an element
+ * the same bits in a tile of either size. All-f32 tiles are written in place. bf16 times bf16 uses
+ * the processor's bf16 product when it has one. Any other mix converts blocks of a and b to f32 in
+ * the thread's workspace, and a c that is bf16 or f16 or needs more than a plain store is built
+ * there too.
  */
 #include "kernels/cpu/cpu_priv.h"
 
@@ -20,6 +22,8 @@
 #define K_BLOCK    512
 /* From so many elements of c on, larger tiles, which pack less, still feed any team. */
 #define LARGE_AREA ((int64_t)4096 * 4096)
+/* So many tiles for each thread, and one more for some makes little difference. */
+#define EVEN_TILES 8
 /* Multiplications below which making a bf16 primitive (30 us) costs more than it saves. */
 #define BF16_WORTH (4 * 1024 * 1024)
 /* Multiplications below which a second thread costs more than it brings (10 us of gemm). */
@@ -31,6 +35,25 @@ typedef struct tiling {
     size_t a_bytes, b_bytes, c_bytes; /* f32 blocks in a thread's workspace */
 } tiling;
 
+static bool is_plain(const tsrk_matmul *args)
+{
+    return args->a_type == TSR_F32 && args->b_type == TSR_F32 && args->c_type == TSR_F32;
+}
+
+/* True if tiles of side limit give every thread as much, or many to each. */
+static bool spreads(const tsrk_matmul *args, int64_t limit, int team)
+{
+    int64_t tiles = ((args->m + limit - 1) / limit) * ((args->n + limit - 1) / limit);
+    return tiles % team == 0 || tiles >= (int64_t)EVEN_TILES * team;
+}
+
+/* Largest side of a tile. */
+static int64_t tile_limit(const tsrk_matmul *args, int team)
+{
+    bool large = args->n > 0 && args->m >= LARGE_AREA / args->n; /* no overflow */
+    return large || (is_plain(args) && spreads(args, TILE_LARGE, team)) ? TILE_LARGE : TILE;
+}
+
 /* Pieces of equal size, as few as limit allows, in whole SIMD vectors. */
 static int64_t piece(int64_t size, int64_t limit)
 {
@@ -39,10 +62,9 @@ static int64_t piece(int64_t size, int64_t limit)
     return (even + 15) / 16 * 16;
 }
 
-static tiling make_tiling(const tsrk_matmul *args)
+static tiling make_tiling(const tsrk_matmul *args, int team)
 {
-    int64_t limit =
-        args->n > 0 && args->m >= LARGE_AREA / args->n ? TILE_LARGE : TILE; /* no overflow */
+    int64_t limit = tile_limit(args, team);
     tiling out = {.rows = piece(args->m, limit), .cols = piece(args->n, limit)};
     out.row_tiles = out.rows > 0 ? (args->m + out.rows - 1) / out.rows : 0;
     out.col_tiles = out.cols > 0 ? (args->n + out.cols - 1) / out.cols : 0;
@@ -68,7 +90,7 @@ static size_t thread_bytes(const tiling *t)
 
 size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads)
 {
-    tiling t = make_tiling(args);
+    tiling t = make_tiling(args, 1); /* where the team counts, nothing is needed */
     return thread_bytes(&t) * (size_t)threads;
 }
 
@@ -213,11 +235,11 @@ static void run_tile(const tsrk_matmul *args, const tiling *t, int64_t index, ch
 
 void tsrk_cpu_matmul(const tsrk_matmul *args)
 {
-    tiling t = make_tiling(args);
-    int64_t tiles = t.row_tiles * t.col_tiles;
     double work = (double)args->m * (double)args->n * (double)args->k;
     bool bf16 = args->a_type == TSR_BF16 && args->b_type == TSR_BF16 && work >= BF16_WORTH;
     int team = work < TEAM_WORTH ? 1 : omp_get_max_threads();
+    tiling t = make_tiling(args, team);
+    int64_t tiles = t.row_tiles * t.col_tiles;
     team = tiles < team ? (int)tiles : team;
     if (team < 1) {
         return;
@@ -227,7 +249,8 @@ void tsrk_cpu_matmul(const tsrk_matmul *args)
         tsrk_cpu_bf16_gemm gemm = {0};
         size_t slot = (size_t)omp_get_thread_num() * thread_bytes(&t);
         char *workspace = args->workspace == NULL ? NULL : (char *)args->workspace + slot;
-#pragma omp for schedule(static)
+        /* Whoever is held up, by other work on its core, takes fewer. */
+#pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < tiles; i++) {
             run_tile(args, &t, i, workspace, bf16 ? &gemm : NULL);
         }

@@ -181,6 +181,35 @@ static void threads_do_not_change_bits(void)
 }
 
 /* NaN must come out, and a stale NaN in c must not when c is not accumulated to. */
+/* Sizes at which the team decides on the tiles, in the forms of a layer's three products. */
+static void tiles_do_not_change_bits(void)
+{
+    static const int64_t size[][3] = {{512, 512, 512},   {512, 1408, 512}, {1408, 512, 2048},
+                                      {1000, 512, 1408}, {256, 700, 1024}, {2048, 300, 64}};
+    int before = omp_get_max_threads();
+    for (int i = 0; i < 18; i++) {
+        form f = {.m = size[i % 6][0],
+                  .n = size[i % 6][1],
+                  .k = size[i % 6][2],
+                  .a = TSR_F32,
+                  .b = TSR_F32,
+                  .c = TSR_F32,
+                  .trans_a = i / 6 == 2,
+                  .trans_b = i / 6 == 0,
+                  .accumulate = i % 4 == 3};
+        data one = make(&f, 1);
+        data more = make(&f, 3);
+        omp_set_num_threads(1);
+        tsrk_cpu_matmul(&one.args);
+        omp_set_num_threads(3);
+        tsrk_cpu_matmul(&more.args);
+        CHECK(tsr_array_same(more.c, one.c, one.c_count, f.c));
+        drop(&more);
+        drop(&one);
+    }
+    omp_set_num_threads(before);
+}
+
 static void not_a_number(void)
 {
     form f = {.m = 20, .n = 20, .k = 20, .a = TSR_F32, .b = TSR_F32, .c = TSR_F32};
@@ -253,6 +282,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"types", types},
     {"tiles_and_blocks", tiles_and_blocks},
     {"threads_do_not_change_bits", threads_do_not_change_bits},
+    {"tiles_do_not_change_bits", tiles_do_not_change_bits},
     {"not_a_number", not_a_number},
     {"column_sums", column_sums},
     {"a_missing_product_is_noticed", a_missing_product_is_noticed},

@@ -202,8 +202,8 @@ typedef struct tsr_unit_info {
     size_t shard_bytes;    /**< f32 at rest on this rank. */
     size_t gathered_bytes; /**< Its slot while it runs; 0: computes from the shard itself. */
     size_t grad_bytes;     /**< f32 gradients on this rank; 0: all frozen. */
-    bool shared;           /**< Found in use outside its module: gathered until the root is over. */
     int64_t passed_over;   /**< Forwards in which this rank ran the root but not this unit. */
+    bool shared;           /**< Found in use outside its module: gathered until the root is over. */
 } tsr_unit_info;
 
 /** Local. Number of units under @p model; fills infos[capacity] in order of creation. */

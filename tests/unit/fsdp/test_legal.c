@@ -184,14 +184,14 @@ static void document_is_the_table(void)
         CHECK_EQ(fwrite(wanted, 1, bytes, stream), bytes);
         (void)fclose(stream);
     }
-    have = calloc(bytes + 2, 1);
     stream = fopen(path, "r");
-    REQUIRE(have != NULL && stream != NULL);
+    REQUIRE(stream != NULL);
+    REQUIRE_OK(tsri_alloc(bytes + 2, 1, &have));
     got = fread(have, 1, bytes + 1, stream);
     (void)fclose(stream);
     CHECK_EQ(got, bytes);
     CHECK_STR(have, wanted);
-    free(have);
+    tsri_free(&have);
     free(wanted);
 }
 

@@ -504,6 +504,7 @@ void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out)
     out->planned_bytes = arena->plan->bytes;
     out->live_peak_bytes = arena->plan->live_peak_bytes;
     memcpy(out->kind_at_peak, arena->plan->kind_at_peak, sizeof(out->kind_at_peak));
+    memcpy(out->kind_peak, arena->plan->kind_peak, sizeof(out->kind_peak));
     out->peak_label = arena->plan->peak_label;
     out->interval_count = arena->plan->count;
 }

@@ -60,6 +60,7 @@ typedef struct tsri_arena_stats {
     size_t planned_bytes;                /* size of the plan's one buffer; 0: no plan */
     size_t live_peak_bytes;              /* largest sum of live intervals: the lower bound */
     size_t kind_at_peak[TSRI_MEM_COUNT]; /* live bytes by kind at that moment */
+    size_t kind_peak[TSRI_MEM_COUNT];    /* most live bytes of each kind by itself */
     const char *peak_label;              /* label of the acquire that reached the peak */
     int interval_count;
     int departures;              /* steps that left the plan so far */

@@ -284,6 +284,9 @@ static tsr_status find_peak(tsri_arena_plan *plan)
         }
         live[born->kind] += born->size;
         sum += born->size;
+        if (live[born->kind] > plan->kind_peak[born->kind]) {
+            plan->kind_peak[born->kind] = live[born->kind];
+        }
         if (sum > plan->live_peak_bytes) {
             plan->live_peak_bytes = sum;
             memcpy(plan->kind_at_peak, live, sizeof(live));

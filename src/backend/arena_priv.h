@@ -28,6 +28,7 @@ typedef struct tsri_arena_plan {
     size_t bytes;           /* of the one buffer */
     size_t live_peak_bytes; /* no plan can be smaller */
     size_t kind_at_peak[TSRI_MEM_COUNT];
+    size_t kind_peak[TSRI_MEM_COUNT];
     char *peak_label;
     /* Interval i takes over memory of before[before_first[i] .. before_first[i + 1]). An index
      * below i is an interval of the same step, any other one of the step before. */

@@ -178,10 +178,57 @@ static void pools_hold_what_they_say(void)
     close_rig(&r);
 }
 
+/* Waits without which two calls conflict, of all that two steps make. */
+static void dropped_waits(const tsri_job_options *o, int *waits_out, int *races_out)
+{
+    rig r;
+
+    *races_out = 0;
+    REQUIRE_OK(open_rig(o, &r));
+    CHECK_OK(step(&r, 0));
+    CHECK_OK(step(&r, 1));
+    *waits_out = tsri_recorder_wait_count(device_of(&r));
+    close_rig(&r);
+    for (int n = 1; n <= *waits_out; n++) {
+        const tsri_recorder_options drop = {.ledger = true, .race_check = true, .drop_wait = n};
+        tsr_status status = TSR_OK;
+
+        REQUIRE_OK(open_rig(o, &r));
+        REQUIRE_OK(tsri_recorder_attach(device_of(&r), &drop));
+        status = step(&r, 0);
+        if (status == TSR_OK) {
+            status = step(&r, 1);
+        }
+        *races_out += status != TSR_OK;
+        tsr_error_clear();
+        close_rig(&r);
+    }
+}
+
+/* The edges to and from the copy stream are there for a reason, as all others are. */
+static void dropped_edges_are_races(void)
+{
+    tsri_job_options o = small_job();
+    int plain_waits = 0;
+    int plain_races = 0;
+    int waits = 0;
+    int races = 0;
+
+    dropped_waits(&o, &plain_waits, &plain_races);
+    o.fsdp.offload_params = true;
+    o.fsdp.offload_grads = true;
+    dropped_waits(&o, &waits, &races);
+    printf("# %d of %d dropped waits are races; without offload %d of %d\n", races, waits,
+           plain_races, plain_waits);
+    CHECK(waits > plain_waits);
+    CHECK(races - plain_races >= (waits - plain_waits) / 2);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"parameters_are_copied_before_each_gather", parameters_are_copied_before_each_gather},
     {"gradients_are_copied_behind_their_reduction", gradients_are_copied_behind_their_reduction},
     {"sums_come_back_before_more_is_added", sums_come_back_before_more_is_added},
+    {"dropped_edges_are_races", dropped_edges_are_races},
     {"pools_hold_what_they_say", pools_hold_what_they_say},
     {NULL, NULL},
 };

@@ -191,6 +191,57 @@ tsr_status tsri_dtensor_attach(tsr_dtensor *tensor, tsr_buffer *buffer, size_t o
     return TSR_OK;
 }
 
+tsri_storage *tsri_dtensor_take_storage(tsr_dtensor *tensor)
+{
+    tsri_storage *storage = tensor->storage;
+
+    if (storage == NULL || storage->arena == NULL || storage->owners != 1) {
+        return NULL;
+    }
+    tensor->storage = NULL;
+    return storage;
+}
+
+void tsri_dtensor_put_storage(tsr_dtensor *tensor, tsri_storage **storage)
+{
+    tensor->storage = *storage;
+    *storage = NULL;
+}
+
+void tsri_storage_drop(tsri_storage **storage, tsr_event last_use)
+{
+    tsri_storage *old = *storage;
+
+    *storage = NULL;
+    if (old != NULL) {
+        tsri_arena_release(old->arena, &old->mem, last_use);
+        tsri_free(&old);
+    }
+}
+
+tsr_status tsri_dtensor_refill(tsr_dtensor *tensor, tsri_mem_kind kind, const char *label,
+                               tsr_stream *stream)
+{
+    tsri_arena *arena = tsri_comm_arena(tensor->comm);
+    tsri_storage *storage = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*storage), &storage));
+    TSR_TRY_GOTO(
+        status,
+        tsri_arena_acquire(arena, tsri_dtensor_bytes(tensor), kind, label, stream, &storage->mem),
+        free_storage);
+    storage->owners = 1;
+    storage->arena = arena;
+    storage->stream = tsri_comm_stream(tensor->comm, TSRI_STREAM_COMPUTE);
+    tensor->storage = storage;
+    tensor->offset = 0;
+    return TSR_OK;
+free_storage:
+    tsri_free(&storage);
+    return status;
+}
+
 tsr_dtensor *tsr_dtensor_retain(tsr_dtensor *tensor)
 {
     tensor->owners++;

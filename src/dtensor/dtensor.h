@@ -54,6 +54,18 @@ tsr_status tsri_dtensor_view(tsr_dtensor *from, const tsr_layout *layout, size_t
 /** Attach a borrowed range (buffer NULL detaches). */
 tsr_status tsri_dtensor_attach(tsr_dtensor *tensor, tsr_buffer *buffer, size_t offset);
 
+/** Take the storage of a tensor that is alone on a range of the step arena; it has no memory then.
+ *  NULL: it is not. */
+tsri_storage *tsri_dtensor_take_storage(tsr_dtensor *tensor);
+/** Give what was taken back to a tensor without memory. */
+void tsri_dtensor_put_storage(tsr_dtensor *tensor, tsri_storage **storage);
+/** Give what was taken back to the arena; last_use: the point after which it may be taken over. */
+void tsri_storage_drop(tsri_storage **storage, tsr_event last_use);
+/** A new range of the step arena for a tensor without memory, for use on stream first; the compute
+ *  stream is made to wait for that use by the caller. label long-lived. */
+tsr_status tsri_dtensor_refill(tsr_dtensor *tensor, tsri_mem_kind kind, const char *label,
+                               tsr_stream *stream);
+
 /** Bytes of the local piece. */
 size_t tsri_dtensor_bytes(const tsr_dtensor *tensor);
 /** Where the piece lies; buffer NULL when it has no memory. */

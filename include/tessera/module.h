@@ -92,6 +92,15 @@ TSR_CHECKED tsr_status tsr_module_params(tsr_module *module, tsr_param *const **
 TSR_API void tsr_module_set_checkpoint(tsr_module *module, bool on);
 
 /**
+ * Local. Where @p module is checkpointed, let the inputs that it keeps wait for backward in host
+ * memory: they are copied there behind its forward, and back while backward is in the checkpointed
+ * module that comes before it in backward. An input that something else keeps (an operation's
+ * backward, a caller's own handle) stays where it is. An input that was moved has no memory until
+ * then: an operation that reads it again brings it back, but tsr_dtensor_read does not.
+ */
+TSR_API void tsr_module_set_checkpoint_offload(tsr_module *module, bool on);
+
+/**
  * Run the module's forward. Collective over the mesh.
  *
  * @param in   in_count (<= TSR_MODULE_MAX_IN) dtensors.

@@ -75,6 +75,7 @@ static tsr_status check_inputs(tsri_op_call *call)
                              "is gone",
                              tsri_op_where(call, where, sizeof(where)), i);
         }
+        TSR_TRY(tsri_offload_use(tape, in));
     }
     return TSR_OK;
 }

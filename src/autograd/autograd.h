@@ -47,9 +47,12 @@ typedef tsr_status (*tsri_part_fn)(void *context, tsr_tape *tape, tsr_dtensor *c
  * Run part without recording it, keeping in[in_count] (<= TSRI_OP_MAX_IN) alone; backward runs it
  * again, recording, when it gets there. Every value of the tape that part uses must be in in[];
  * parameters need not. Dropout masks are the same both times. Markers count in the second run only.
+ *
+ * offload: what nobody but the tape keeps of in[] waits for backward in the host pool.
  */
 tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
-                                tsr_dtensor *const *in, int in_count, tsr_dtensor **out);
+                                tsr_dtensor *const *in, int in_count, bool offload,
+                                tsr_dtensor **out);
 /** True while backward runs a part again (tsri_tape_in_backward is then true too). */
 bool tsri_tape_in_recompute(const tsr_tape *tape);
 

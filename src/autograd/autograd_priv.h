@@ -16,8 +16,40 @@
  * reached. */
 #define TSRI_NODE_MAX_GRADS 4
 
+/** A range of the host pool for values of one size; lives as long as the tape. */
+typedef struct tsri_host_slot {
+    tsr_buffer *buffer;
+    bool busy;
+} tsri_host_slot;
+
+/** Where an input of a part is (offload.c). */
+typedef enum tsri_away_state {
+    TSRI_AWAY_HERE = 0, /* on the device, as any value */
+    TSRI_AWAY_LEAVING,  /* copied to the host; its device memory is in storage */
+    TSRI_AWAY_GONE,     /* in the host pool alone */
+    TSRI_AWAY_BACK      /* on the device once ready is reached */
+} tsri_away_state;
+
+typedef struct tsri_away {
+    tsri_away_state state;
+    tsri_host_slot *slot;  /* NULL: none; the tape's */
+    tsri_storage *storage; /* owned */
+    tsr_event ready;       /* the last copy's end */
+} tsri_away;
+
+typedef struct tsri_call_counter {
+    const char *path;
+    uint64_t calls;
+} tsri_call_counter;
+
 /** What backward needs to run a checkpointed part again. */
-typedef struct tsri_checkpoint tsri_checkpoint;
+typedef struct tsri_checkpoint {
+    tsri_part_fn part;
+    void *context;
+    tsri_call_counter *counters; /* as they were before the first run */
+    int counter_count;
+    tsri_away away[TSRI_OP_MAX_IN]; /* by input */
+} tsri_checkpoint;
 
 /** An operation of the user's own, translated; owned by the tape. */
 typedef struct tsri_custom tsri_custom;
@@ -49,11 +81,6 @@ typedef struct tsri_rope_cache {
     double theta;
 } tsri_rope_cache;
 
-typedef struct tsri_call_counter {
-    const char *path;
-    uint64_t calls;
-} tsri_call_counter;
-
 struct tsr_tape {
     tsr_comm *comm;
     uint64_t seed;
@@ -80,6 +107,9 @@ struct tsr_tape {
     tsr_dtensor *one;   /* f32 scalar: the gradient of a loss, 1 or the loss scale */
     unsigned loss_mask; /* axes over which loss is still to be summed */
     tsri_custom *customs;
+    tsri_host_slot **slots; /* of offloaded inputs */
+    int slot_count, slot_capacity;
+    tsri_checkpoint *leaving; /* the part whose inputs are LEAVING; borrowed; NULL: none */
 };
 
 /** A copy of text that lives as long as the tape. */
@@ -110,6 +140,16 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor);
 /** Run the checkpointed part of node again and play the node's gradients through it. */
 tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node);
 void tsri_checkpoint_free(tsri_checkpoint **checkpoint);
+/** Copy the inputs of a part that has just run for the first time to the host pool. */
+tsr_status tsri_offload_inputs(tsr_tape *tape, tsri_node *node);
+/** Bring the inputs of node's part back for the compute stream, and begin to bring those of the
+ *  part that backward reaches next. node is the tape's newest. */
+tsr_status tsri_offload_return(tsr_tape *tape, tsri_node *node);
+/** Bring value back if it is away: an operation is about to read it. */
+tsr_status tsri_offload_use(tsr_tape *tape, const tsr_dtensor *value);
+/** Let go of what a part that is not played has away. */
+void tsri_offload_forget(tsri_checkpoint *checkpoint);
+void tsri_offload_close(tsr_tape *tape);
 /** Number of this call in its path since tsr_tape_begin, from 0. */
 tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out);
 

@@ -13,13 +13,6 @@
 
 #include <string.h>
 
-struct tsri_checkpoint {
-    tsri_part_fn part;
-    void *context;
-    tsri_call_counter *counters; /* as they were before the first run */
-    int counter_count;
-};
-
 /* Neither is ever applied: they name nodes in messages. */
 static const tsri_op_def op_checkpoint = {.name = "checkpoint"};
 static const tsri_op_def op_leaf = {.name = "checkpoint input"};
@@ -27,6 +20,7 @@ static const tsri_op_def op_leaf = {.name = "checkpoint input"};
 void tsri_checkpoint_free(tsri_checkpoint **checkpoint)
 {
     if (*checkpoint != NULL) {
+        tsri_offload_forget(*checkpoint);
         tsri_free(&(*checkpoint)->counters);
         tsri_free(checkpoint);
     }
@@ -151,7 +145,8 @@ static tsr_status run_first(tsr_tape *tape, const tsri_checkpoint *checkpoint,
 }
 
 tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
-                                tsr_dtensor *const *in, int in_count, tsr_dtensor **out)
+                                tsr_dtensor *const *in, int in_count, bool offload,
+                                tsr_dtensor **out)
 {
     tsri_checkpoint *checkpoint = NULL;
     tsr_dtensor *result = NULL;
@@ -168,6 +163,9 @@ tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context
     TSR_TRY_GOTO(status, copy_counters(tape, checkpoint), fail);
     TSR_TRY_GOTO(status, run_first(tape, checkpoint, in, in_count, &result), fail);
     TSR_TRY_GOTO(status, record_part(tape, &checkpoint, in, in_count, result), fail);
+    if (offload) {
+        TSR_TRY_GOTO(status, tsri_offload_inputs(tape, tape->nodes[tape->node_count - 1]), fail);
+    }
     *out = result;
     return TSR_OK;
 fail:
@@ -269,6 +267,7 @@ tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node)
     tsr_status status = TSR_OK;
     int floor = 0;
 
+    TSR_TRY(tsri_offload_return(tape, node));
     if (node->grad_count == 0) {
         return TSR_OK;
     }

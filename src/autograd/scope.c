@@ -161,6 +161,7 @@ void tsri_tape_drop(tsr_tape *tape)
         tsri_node_clear(node);
         tsri_free(&node);
     }
+    tape->leaving = NULL;
     tsri_tape_drop_holds(tape);
     tape->epoch++;
     tape->open = false;

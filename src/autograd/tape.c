@@ -63,6 +63,7 @@ void tsr_tape_destroy(tsr_tape **tape)
         tsri_arena_step_abort(tsri_comm_arena(old->comm));
     }
     (void)tsri_stream_sync(tsri_comm_stream(old->comm, TSRI_STREAM_COMPUTE));
+    tsri_offload_close(old);
     for (int i = 0; i < old->rope_count; i++) {
         tsri_buffer_release(&old->ropes[i].table);
     }

@@ -367,7 +367,8 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
         TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
     if (module->checkpoint) {
-        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count, out));
+        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count,
+                                     module->checkpoint_offload, out));
     } else {
         TSR_TRY(run_forward(module, tape, in, in_count, out));
     }
@@ -381,6 +382,11 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
 void tsr_module_set_checkpoint(tsr_module *module, bool on)
 {
     module->checkpoint = on;
+}
+
+void tsr_module_set_checkpoint_offload(tsr_module *module, bool on)
+{
+    module->checkpoint_offload = on;
 }
 
 tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,

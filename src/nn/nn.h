@@ -47,7 +47,8 @@ struct tsr_module {
     const tsri_module_hooks *hooks; /* NULL: none */
     void *hook_context;
     bool materialized;
-    bool checkpoint; /* backward runs the forward again */
+    bool checkpoint;         /* backward runs the forward again */
+    bool checkpoint_offload; /* and the inputs wait for it in host memory */
 };
 
 /** Call visit(module, context) for module and all below it, parents first, in order of creation. */

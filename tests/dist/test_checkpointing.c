@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* ranks: 1 2 */
+/* ranks: 1 2 4 */
 /**
  * @file test_checkpointing.c
  * A stack of blocks with and without activation checkpointing: the same bits, less memory.
@@ -31,8 +31,9 @@ typedef struct bench {
     rig r;
     rig_leaf *gain, *up, *down, *x;
     way how;
+    bool offload;
     int marks;
-    size_t peak;
+    size_t peak, host;
     double loss;
     double grad[4][COUNT];
 } bench;
@@ -83,7 +84,7 @@ static tsr_status stack(void *context, tsr_tape *tape, tsr_dtensor *const *in, i
         if (b->how == PLAIN) {
             TSR_TRY(block(b, tape, &h, 1, &next));
         } else {
-            TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, &next));
+            TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, b->offload, &next));
         }
         tsri_tape_leave(tape, next);
         h = next;
@@ -114,7 +115,7 @@ static tsr_status play(bench *b)
 
     TSR_TRY(tsr_op_scale(b->r.tape, b->x->param.value, 1.0, &x));
     if (b->how == NESTED) {
-        TSR_TRY(tsri_tape_checkpoint(b->r.tape, stack, b, &x, 1, &y));
+        TSR_TRY(tsri_tape_checkpoint(b->r.tape, stack, b, &x, 1, b->offload, &y));
     } else {
         TSR_TRY(stack(b, b->r.tape, &x, 1, &y));
     }
@@ -126,7 +127,7 @@ static tsr_status play(bench *b)
     return TSR_OK;
 }
 
-static void run(bench *b, way how)
+static void run(bench *b, way how, bool offload)
 {
     const tsr_mesh_axis axes[] = {{"tp", tsr_test_size()}};
     static const int64_t x_shape[] = {BATCH, SEQ, DIM};
@@ -136,6 +137,7 @@ static void run(bench *b, way how)
 
     REQUIRE_OK(rig_open(&b->r, "cpu", axes, 1, 0));
     b->how = how;
+    b->offload = offload;
     b->marks = 0;
     REQUIRE_OK(make_leaf(b, "gain", x_shape + 2, 1, whole, &b->gain));
     REQUIRE_OK(make_leaf(b, "up", up_shape, 2, column, &b->up));
@@ -151,10 +153,11 @@ static void run(bench *b, way how)
     REQUIRE_OK(rig_grad(b->x, (int64_t)BATCH * SEQ * DIM, b->grad[3]));
     tsri_arena_get_stats(tsri_comm_arena(b->r.comm), &stats);
     b->peak = stats.kind_at_peak[TSRI_MEM_ACTIVATION];
+    b->host = tsri_comm_device(b->r.comm)->host_kind[TSRI_MEM_ACTIVATION];
     rig_close(&b->r);
 }
 
-static void check_way(way how)
+static void check_way(way how, bool offload)
 {
     bench *plain = NULL;
     bench *parts = NULL;
@@ -162,8 +165,8 @@ static void check_way(way how)
 
     REQUIRE_OK(tsri_alloc(1, sizeof(*plain), &plain));
     REQUIRE_OK(tsri_alloc(1, sizeof(*parts), &parts));
-    run(plain, PLAIN);
-    run(parts, how);
+    run(plain, PLAIN, false);
+    run(parts, how, offload);
     CHECK_NEAR(parts->loss, plain->loss, 0.0);
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < COUNT; i++) {
@@ -174,19 +177,109 @@ static void check_way(way how)
     }
     CHECK(size > 1.0);
     CHECK(2 * parts->peak < plain->peak);
+    CHECK_EQ(plain->host, 0);
+    CHECK((parts->host > 0) == offload);
     tsri_free(&plain);
     tsri_free(&parts);
 }
 
 static void test_parts(void)
 {
-    check_way(PARTS);
+    check_way(PARTS, false);
 }
 
 static void test_nested(void)
 {
-    check_way(NESTED);
+    check_way(NESTED, false);
 }
 
-const tsr_test_case tsr_test_cases[] = {
-    {"parts", test_parts}, {"nested parts", test_nested}, {NULL, NULL}};
+static void test_offloaded(void)
+{
+    check_way(PARTS, true);
+    check_way(NESTED, true);
+}
+
+/* A value that two parts and an operation between them read comes back for each; one that an
+ * operation keeps does not leave. */
+static tsr_status read_again(bench *b, bool offload, tsr_dtensor **out)
+{
+    tsr_tape *tape = b->r.tape;
+    tsr_dtensor *x = NULL;
+    tsr_dtensor *kept = NULL;
+    tsr_dtensor *h = NULL;
+    tsr_dtensor *y = NULL;
+
+    b->offload = offload;
+    TSR_TRY(tsr_op_scale(tape, b->x->param.value, 1.0, &x));
+    TSR_TRY(tsr_op_gelu(tape, x, &kept));
+    TSR_TRY(tsr_op_gelu(tape, kept, &h)); /* keeps its input */
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, offload, &y));
+    CHECK_EQ(tsri_dtensor_buffer(h) == NULL, offload);
+    TSR_TRY(tsr_op_add(tape, h, y, &y)); /* not yet gone */
+    CHECK(tsri_dtensor_buffer(h) != NULL);
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &kept, 1, offload, &kept));
+    TSR_TRY(tsr_op_add(tape, kept, y, &y));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, offload, &h));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, offload, &kept));
+    CHECK_EQ(tsri_dtensor_buffer(y) == NULL, offload);
+    TSR_TRY(tsr_op_add(tape, kept, y, &kept)); /* gone */
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, offload, &y));
+    TSR_TRY(tsr_op_add(tape, kept, y, out));
+    return TSR_OK;
+}
+
+static void run_again(bench *b, bool offload)
+{
+    const tsr_mesh_axis axes[] = {{"tp", tsr_test_size()}};
+    static const int64_t x_shape[] = {BATCH, SEQ, DIM};
+    static const int64_t up_shape[] = {WIDE, DIM};
+    static const int64_t down_shape[] = {DIM, WIDE};
+    tsr_dtensor *y = NULL;
+    tsr_dtensor *loss = NULL;
+    size_t host = 0;
+
+    REQUIRE_OK(rig_open(&b->r, "cpu", axes, 1, 0));
+    REQUIRE_OK(make_leaf(b, "gain", x_shape + 2, 1, whole, &b->gain));
+    REQUIRE_OK(make_leaf(b, "up", up_shape, 2, column, &b->up));
+    REQUIRE_OK(make_leaf(b, "down", down_shape, 2, row, &b->down));
+    REQUIRE_OK(make_leaf(b, "x", x_shape, 3, whole, &b->x));
+    for (int step = 0; step < 3; step++) {
+        REQUIRE_OK(rig_begin(&b->r, step));
+        REQUIRE_OK(read_again(b, offload, &y));
+        REQUIRE_OK(rig_dot(b->r.tape, y, y, &loss));
+        REQUIRE_OK(tsr_backward(b->r.tape, loss));
+        REQUIRE_OK(tsr_step_loss(b->r.tape, &b->loss));
+        REQUIRE_OK(tsr_step_end(b->r.tape));
+        b->host = tsri_comm_device(b->r.comm)->host_peak;
+        CHECK(step == 0 || b->host == host);
+        host = b->host;
+    }
+    REQUIRE_OK(rig_grad(b->up, COUNT, b->grad[1]));
+    REQUIRE_OK(rig_grad(b->x, (int64_t)BATCH * SEQ * DIM, b->grad[3]));
+    rig_close(&b->r);
+}
+
+static void test_read_again(void)
+{
+    bench *here = NULL;
+    bench *away = NULL;
+
+    REQUIRE_OK(tsri_alloc(1, sizeof(*here), &here));
+    REQUIRE_OK(tsri_alloc(1, sizeof(*away), &away));
+    run_again(here, false);
+    run_again(away, true);
+    CHECK(here->loss == away->loss);
+    CHECK(here->host == 0 && away->host > 0);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(here->grad[1][i] == away->grad[1][i]);
+        CHECK(here->grad[3][i] == away->grad[3][i]);
+    }
+    tsri_free(&here);
+    tsri_free(&away);
+}
+
+const tsr_test_case tsr_test_cases[] = {{"parts", test_parts},
+                                        {"nested parts", test_nested},
+                                        {"offloaded", test_offloaded},
+                                        {"read again", test_read_again},
+                                        {NULL, NULL}};

@@ -257,6 +257,14 @@ static tsr_status check_together(const tsri_config *config)
         return TSR_RAISE(TSR_ERR_INVALID, "train.min_lr is %g, above train.lr, which is %g",
                          t->min_lr, t->lr);
     }
+    if (tsri_config_offloads(&config->parallel, "activations") &&
+        config->parallel.activation_checkpointing == 0) {
+        return TSR_RAISE(
+            TSR_ERR_INVALID,
+            "%s: parallel.offload names activations, but parallel.activation_checkpointing is "
+            "none; wants block or selective",
+            place_text(&config->place[tsri_option_find("parallel.offload")], text));
+    }
     if (config->run.dir[0] == '\0') {
         return TSR_RAISE(TSR_ERR_INVALID, "run.dir is empty, wants a folder");
     }

@@ -114,6 +114,9 @@ tsr_status tsri_config_fit(tsri_config *config, int ranks);
 /** Every key with its value, as YAML. */
 void tsri_config_print(const tsri_config *config, tsri_text *text);
 
+/** Whether parallel.offload names what. */
+bool tsri_config_offloads(const tsri_config_parallel *parallel, const char *what);
+
 /** The job of a fitted configuration; bf16: the device computes in it. Strings are config's. */
 void tsri_config_job(const tsri_config *config, bool bf16, tsri_job_options *out);
 /** Its learning rates. */

@@ -216,7 +216,7 @@ tsr_status tsri_config_read_model(tsri_config *config)
 
 /* ---- the job ---- */
 
-static bool offloads(const tsri_config_parallel *p, const char *what)
+bool tsri_config_offloads(const tsri_config_parallel *p, const char *what)
 {
     for (int i = 0; i < p->offload.count; i++) {
         if (strcmp(p->offload.at[i], what) == 0) {
@@ -251,12 +251,13 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
                               : bf16             ? 1
                                                  : 0],
         .reduce_dtype = dtypes[p->reduce_dtype],
-        .offload_params = offloads(p, "parameters"),
-        .offload_grads = offloads(p, "gradients"),
+        .offload_params = tsri_config_offloads(p, "parameters"),
+        .offload_grads = tsri_config_offloads(p, "gradients"),
         .reshard_after_forward = (tsr_reshard)p->reshard_after_forward,
         .prefetch_depth = (int)p->prefetch + 1,
     };
-    out->optim.offload = offloads(p, "optimizer");
+    out->offload_activations = tsri_config_offloads(p, "activations");
+    out->optim.offload = tsri_config_offloads(p, "optimizer");
     out->data_axis_count = p->data_axes.count;
     for (int i = 0; i < p->data_axes.count; i++) {
         out->data_axes[i] = p->data_axes.at[i];

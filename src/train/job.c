@@ -43,7 +43,10 @@ static tsr_status apply_fsdp(tsri_job *job)
 
     for (int i = 0; o->checkpoint_every > 0 && i < tsri_model_layers(&o->model);
          i += o->checkpoint_every) {
-        tsr_module_set_checkpoint(tsri_model_layer(&o->model, job->model, i), true);
+        tsr_module *layer = tsri_model_layer(&o->model, job->model, i);
+
+        tsr_module_set_checkpoint(layer, true);
+        tsr_module_set_checkpoint_offload(layer, o->offload_activations);
     }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
@@ -86,6 +89,11 @@ static tsr_status check_options(const tsri_job_options *o)
     if (max_seq > 0 && o->seq > max_seq) {
         return TSR_RAISE(TSR_ERR_INVALID, "sequences of %lld tokens, the model has %lld positions",
                          (long long)o->seq, (long long)max_seq);
+    }
+    if (o->offload_activations && o->checkpoint_every < 1) {
+        return TSR_RAISE(
+            TSR_ERR_INVALID,
+            "activations are offloaded where they are checkpointed, which no block is");
     }
     return TSR_OK;
 }

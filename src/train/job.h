@@ -29,14 +29,15 @@ typedef struct tsri_job_options {
     uint64_t seed;
     int64_t batch; /* sequences per micro-batch over the whole job */
     int64_t seq;
-    int micro_batches;      /* 0: 1 */
-    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
-    int dry_threads;        /* per rank, that a dry run reckons workspace with; 0: 1 */
-    bool no_tp;             /* no tp plan: tp is an axis like the others */
-    bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
-    bool one_unit;          /* the whole model is one unit; default: one per block */
-    bool scale_loss;        /* dynamic loss scaling by loss_scale */
-    bool forward_only;      /* no optimizer */
+    int micro_batches;        /* 0: 1 */
+    int checkpoint_every;     /* activation checkpointing of every n-th block; 0: none */
+    int dry_threads;          /* per rank, that a dry run reckons workspace with; 0: 1 */
+    bool no_tp;               /* no tp plan: tp is an axis like the others */
+    bool sequence_parallel;   /* the residual stream is Shard(sequence) on tp */
+    bool one_unit;            /* the whole model is one unit; default: one per block */
+    bool offload_activations; /* what checkpointed blocks keep waits in host memory */
+    bool scale_loss;          /* dynamic loss scaling by loss_scale */
+    bool forward_only;        /* no optimizer */
     tsr_comm_options comm;
 } tsri_job_options;
 

@@ -195,9 +195,10 @@ static const tsri_option table[] = {
      .type = TSRI_OPTION_NAMES,
      .offset = AT(parallel.offload),
      .fallback = "none",
-     .choices = "parameters, gradients, optimizer",
+     .choices = "parameters, gradients, optimizer, activations",
      .help = "What rests in host memory, as a list: [optimizer, gradients]. Parameters are\n"
-             "copied to the device for each gather, reduced gradients from it."},
+             "copied to the device for each gather, reduced gradients from it. activations:\n"
+             "what a checkpointed block keeps, between its forward and its backward."},
     {.path = "parallel.tp_plan",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.tp_plan),

@@ -146,6 +146,8 @@ parity sequence -n 2 mesh=tp=2 parallel.sequence_parallel=true
 parity blocks -n 2 parallel.activation_checkpointing=block
 parity offload -n 2 'parallel.offload=[parameters, gradients, optimizer]'
 count runs/offload/plan.txt '^in host memory, bytes' 1
+parity away -n 2 parallel.activation_checkpointing=block 'parallel.offload=[activations]'
+count runs/away/plan.txt '^in host memory, bytes' 1
 parity ddp -n 4 mesh=replicate=4 parallel.preset=ddp
 parity uneven -n 3 mesh=replicate=3 parallel.preset=ddp
 # Four sequences over five data ranks leave one without any.

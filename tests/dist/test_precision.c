@@ -390,11 +390,56 @@ static void offload_changes_no_bit(void)
     check_all_places("hfsdp", TSR_BF16, micro);
 }
 
+static void check_activations(tsri_job_options o, int every)
+{
+    tsr_world *world = open_world();
+
+    o.model.llama.layers = 2 * LAYERS;
+    o.checkpoint_every = every;
+    curve plain = run(world, &o);
+    o.offload_activations = true;
+    curve moved = run(world, &o);
+
+    for (int i = 0; i < STEPS; i++) {
+        CHECK(moved.loss[i] == plain.loss[i]);
+        CHECK(moved.norm[i] == plain.norm[i]);
+    }
+    REQUIRE_EQ(moved.owned_count, plain.owned_count);
+    for (int64_t i = 0; i < plain.owned_count; i++) {
+        CHECK(moved.owned[i] == plain.owned[i]);
+    }
+    CHECK_EQ(plain.host[TSRI_MEM_ACTIVATION], 0);
+    CHECK(moved.host[TSRI_MEM_ACTIVATION] > 0);
+    tsri_free(&plain.owned);
+    tsri_free(&moved.owned);
+    tsr_world_close(&world);
+}
+
+/* Every block, every second, in bf16, with all else offloaded too, and the residual stream split
+ * over tp. */
+static void offloaded_activations_change_no_bit(void)
+{
+    tsri_job_options o = small_job("hsdp");
+
+    check_activations(o, 1);
+    check_activations(o, 2);
+    o.fsdp.param_dtype = TSR_BF16;
+    o.fsdp.offload_params = true;
+    o.fsdp.offload_grads = true;
+    check_activations(o, 1);
+    o = small_job("hsdp");
+    o.axes[0].name = "shard";
+    o.axes[1].name = "tp";
+    o.sequence_parallel = true;
+    check_activations(o, 1);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"half types keep close", half_types_keep_close},
     {"types compose", types_compose},
     {"a scale alone changes nothing", a_scale_alone_changes_nothing},
     {"an overflow skips everywhere", an_overflow_skips_everywhere},
     {"offload changes no bit", offload_changes_no_bit},
+    {"offloaded activations change no bit", offloaded_activations_change_no_bit},
     {NULL, NULL},
 };

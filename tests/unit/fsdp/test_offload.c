@@ -178,6 +178,73 @@ static void pools_hold_what_they_say(void)
     close_rig(&r);
 }
 
+/* Inputs of a block go down behind it, and come up while the one above is run again; those of the
+ * last have not left yet. */
+static void inputs_go_down_and_come_up(void)
+{
+    tsri_job_options o = small_job();
+    char text[4096];
+    size_t host = 0;
+    rig r;
+
+    o.checkpoint_every = 1;
+    o.offload_activations = true;
+    REQUIRE_OK(open_rig(&o, &r));
+    tsri_recorder_clear(device_of(&r));
+    CHECK_OK(step(&r, 0));
+    CHECK_STR(trace(&r, text, sizeof(text)),
+              "g: g:layers.0 g:layers.1 x:layers.0 g:layers.2 x:layers.1 x:layers.2 "
+              "g:layers.1 x:layers.1 s:layers.2 a:layers.2 g:layers.0 x:layers.0 "
+              "s:layers.1 a:layers.1 s:layers.0 a:layers.0 s: a:");
+    host = device_of(&r)->host_peak;
+    CHECK_EQ(host, (size_t)LAYERS * 2 * 16 * 40 * sizeof(float)); /* [8 / 4, 16, 40] of each */
+    CHECK_OK(step(&r, 1));
+    CHECK_OK(step(&r, 2));
+    CHECK_EQ(tsri_recorder_race_count(device_of(&r)), 0);
+    CHECK_EQ(device_of(&r)->host_peak, host); /* nothing new after the first step */
+    close_rig(&r);
+}
+
+static void activations_at_peak(int layers, int64_t seq, bool offload, size_t *out)
+{
+    tsri_job_options o = small_job();
+    tsri_arena_stats stats;
+    rig r;
+
+    o.model.llama.layers = layers;
+    o.seq = seq;
+    o.checkpoint_every = 1;
+    o.offload_activations = offload;
+    REQUIRE_OK(open_rig(&o, &r));
+    CHECK_OK(step(&r, 0));
+    CHECK_OK(step(&r, 1));
+    tsri_arena_get_stats(tsri_comm_arena(r.job->comm), &stats);
+    CHECK_EQ(stats.departures, 0);
+    *out = stats.kind_peak[TSRI_MEM_ACTIVATION];
+    close_rig(&r);
+}
+
+/* Of n blocks' inputs two are on the device at the peak, where the last block is run again: its own
+ * and the next one's. */
+static void the_peak_falls_by_all_but_two_inputs(void)
+{
+    enum {
+        SEQ = 64 /* so that a block's own activations are the peak, not the logits */
+    };
+    const size_t input = (size_t)2 * SEQ * 40 * sizeof(float); /* a multiple of 256 */
+
+    for (int layers = 3; layers <= 9; layers += 3) {
+        size_t plain = 0;
+        size_t moved = 0;
+
+        activations_at_peak(layers, SEQ, false, &plain);
+        activations_at_peak(layers, SEQ, true, &moved);
+        printf("# %d blocks: %zu bytes of activations, offloaded %zu, input %zu\n", layers, plain,
+               moved, input);
+        CHECK_EQ(plain - moved, (size_t)(layers - 2) * input);
+    }
+}
+
 /* Waits without which two calls conflict, of all that two steps make. */
 static void dropped_waits(const tsri_job_options *o, int *waits_out, int *races_out)
 {
@@ -224,11 +291,33 @@ static void dropped_edges_are_races(void)
     CHECK(races - plain_races >= (waits - plain_waits) / 2);
 }
 
+/* So are those of inputs: in each of two steps the first copy down (later ones are behind it, and
+ * their values too) and each copy up, of all blocks but the last. */
+static void dropped_edges_of_inputs_are_races(void)
+{
+    tsri_job_options o = small_job();
+    int plain_waits = 0;
+    int plain_races = 0;
+    int waits = 0;
+    int races = 0;
+
+    o.checkpoint_every = 1;
+    dropped_waits(&o, &plain_waits, &plain_races);
+    o.offload_activations = true;
+    dropped_waits(&o, &waits, &races);
+    printf("# %d of %d dropped waits are races; without offload %d of %d\n", races, waits,
+           plain_races, plain_waits);
+    CHECK(races - plain_races >= 2 * (1 + LAYERS - 1));
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"parameters_are_copied_before_each_gather", parameters_are_copied_before_each_gather},
     {"gradients_are_copied_behind_their_reduction", gradients_are_copied_behind_their_reduction},
     {"sums_come_back_before_more_is_added", sums_come_back_before_more_is_added},
+    {"inputs_go_down_and_come_up", inputs_go_down_and_come_up},
+    {"the_peak_falls_by_all_but_two_inputs", the_peak_falls_by_all_but_two_inputs},
     {"dropped_edges_are_races", dropped_edges_are_races},
+    {"dropped_edges_of_inputs_are_races", dropped_edges_of_inputs_are_races},
     {"pools_hold_what_they_say", pools_hold_what_they_say},
     {NULL, NULL},
 };

@@ -141,9 +141,10 @@ static void defaults_hold(void)
 static void types_and_places(void)
 {
     static const char *const words[] = {"parallel.param_dtype=f16", "parallel.reduce_dtype=f16",
-                                        "parallel.offload=[gradients, optimizer]",
+                                        "parallel.offload=[gradients, optimizer, activations]",
+                                        "parallel.activation_checkpointing=selective",
                                         "train.loss_scale_init=1024"};
-    tsri_config *config = load_words(tiny, words, 4);
+    tsri_config *config = load_words(tiny, words, 5);
     tsri_job_options job;
 
     REQUIRE(config != NULL);
@@ -152,6 +153,8 @@ static void types_and_places(void)
     CHECK_EQ(job.fsdp.param_dtype, TSR_F16);
     CHECK_EQ(job.fsdp.reduce_dtype, TSR_F16);
     CHECK(!job.fsdp.offload_params && job.fsdp.offload_grads && job.optim.offload);
+    CHECK(job.offload_activations);
+    CHECK_EQ(job.checkpoint_every, 2);
     CHECK(job.scale_loss); /* by itself, for f16 */
     CHECK(job.loss_scale.init == 1024.0);
     CHECK_EQ(job.loss_scale.interval, 2000);
@@ -209,7 +212,10 @@ static void wrong_types(void)
         {"parallel.data_axes=[]", "wants auto, or a list of names"},
         {"parallel.data_axes=[a, a]", "parallel.data_axes is \"a\", wants each name once"},
         {"parallel.offload=[optimiser]", "the nearest is optimizer"},
-        {"parallel.offload=[]", "wants none, or a list of parameters, gradients, optimizer"},
+        {"parallel.offload=[]", "wants none, or a list of parameters, gradients, optimizer, "
+                                "activations"},
+        {"parallel.offload=[activations]",
+         "names activations, but parallel.activation_checkpointing is none"},
         {"mesh=8", "wants auto, or axes with sizes"},
         {"mesh={}", "wants auto, or axes with sizes"},
         {"mesh={tp: two}", "mesh axis \"tp\" is \"two\", wants a whole number"},

@@ -101,6 +101,17 @@ TSR_API void tsr_module_set_checkpoint(tsr_module *module, bool on);
 TSR_API void tsr_module_set_checkpoint_offload(tsr_module *module, bool on);
 
 /**
+ * Local. Where @p module is checkpointed, keep the results of the operations of these names
+ * ("linear", "attention", "redistribute" where the program itself asks for it, or a custom
+ * operation's) instead of running them again; memory for time. Replaces what was named before;
+ * 0: none. Names are copied.
+ *
+ * TSR_ERR_INVALID at the first call: the module runs no operation of that name.
+ */
+TSR_CHECKED tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const char *const *ops,
+                                                      int count);
+
+/**
  * Run the module's forward. Collective over the mesh.
  *
  * @param in   in_count (<= TSR_MODULE_MAX_IN) dtensors.

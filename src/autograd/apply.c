@@ -180,9 +180,21 @@ static tsr_status use_param(const tsri_op_call *call, int i)
     return TSR_OK;
 }
 
+static tsr_status run_forward(tsri_op_call *call)
+{
+    if (!call->def->makes_out) {
+        TSR_TRY(tsri_op_acquire(call, &call->out_layout, call->out_dtype, TSRI_MEM_ACTIVATION,
+                                &call->out));
+    }
+    TSR_TRY(call->def->forward(call));
+    return TSR_OK;
+}
+
 static tsr_status run(tsri_op_call *call)
 {
     bool needs_grad = false;
+    bool is_kept = false;
+    unsigned needed = 0;
 
     for (int i = 0; i < call->in_count; i++) {
         TSR_TRY(use_param(call, i));
@@ -190,11 +202,12 @@ static tsr_status run(tsri_op_call *call)
         needs_grad = needs_grad || call->needs_grad[i];
     }
     TSR_TRY(tsri_op_check_params(call, ~0U));
-    if (!call->def->makes_out) {
-        TSR_TRY(tsri_op_acquire(call, &call->out_layout, call->out_dtype, TSRI_MEM_ACTIVATION,
-                                &call->out));
+    needed = call->keep_in;
+    TSR_TRY(tsri_keep_take(call, &is_kept));
+    if (!is_kept) {
+        TSR_TRY(run_forward(call));
     }
-    TSR_TRY(call->def->forward(call));
+    TSR_TRY(tsri_keep_result(call, needed));
     if (needs_grad) {
         TSR_TRY(record(call));
     }
@@ -358,6 +371,7 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
         attr.order[axis] = (unsigned char)to->order[axis];
     }
     TSR_TRY(begin_call(tape, &op_move, &x, 1, &call));
+    call.by_rule = asked_by != NULL;
     memcpy(call.attr, &attr, sizeof(attr));
     TSR_TRY(decide(&call));
     if (asked_by != NULL) {

@@ -43,16 +43,24 @@ bool tsri_tape_no_grad(const tsr_tape *tape);
 /** Part of a forward pass: inputs to one output, by operations and markers. */
 typedef tsr_status (*tsri_part_fn)(void *context, tsr_tape *tape, tsr_dtensor *const *in,
                                    int in_count, tsr_dtensor **out);
+/** How a part waits for its second run. */
+typedef struct tsri_part_options {
+    bool offload;            /* what nobody but the tape keeps of in[] waits in the host pool */
+    const char *const *keep; /* names of operations whose results are kept; borrowed until then */
+    int keep_count;
+} tsri_part_options;
+
 /**
  * Run part without recording it, keeping in[in_count] (<= TSRI_OP_MAX_IN) alone; backward runs it
  * again, recording, when it gets there. Every value of the tape that part uses must be in in[];
  * parameters need not. Dropout masks are the same both times. Markers count in the second run only.
  *
- * offload: what nobody but the tape keeps of in[] waits for backward in the host pool.
+ * options: NULL: none. An operation named in keep runs once: the second run takes its result. Fails
+ * if part has no such operation.
  */
 tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
-                                tsr_dtensor *const *in, int in_count, bool offload,
-                                tsr_dtensor **out);
+                                tsr_dtensor *const *in, int in_count,
+                                const tsri_part_options *options, tsr_dtensor **out);
 /** True while backward runs a part again (tsri_tape_in_backward is then true too). */
 bool tsri_tape_in_recompute(const tsr_tape *tape);
 
@@ -125,6 +133,7 @@ struct tsri_op_call {
     tsr_dtensor *din[TSRI_OP_MAX_IN];
     bool accumulate[TSRI_OP_MAX_IN];
     bool needs_grad[TSRI_OP_MAX_IN];
+    bool by_rule;     /* a redistribution that another operation's rule asked for */
     unsigned keep_in; /* def's; rule and forward may change it */
     /* The operation's own settings, a plain struct. */
     _Alignas(8) unsigned char attr[TSRI_OP_ATTR_BYTES];

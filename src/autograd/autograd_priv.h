@@ -42,13 +42,27 @@ typedef struct tsri_call_counter {
     uint64_t calls;
 } tsri_call_counter;
 
+/** What an operation of a part's first run made (keep.c). */
+typedef struct tsri_kept {
+    const tsri_op_def *def;
+    const char *path;
+    unsigned not_needed; /* inputs that its forward took out of keep_in */
+    tsr_dtensor *out;    /* owned, as saved[] */
+    tsr_dtensor *saved[TSRI_OP_MAX_SAVED];
+    int saved_count;
+} tsri_kept;
+
 /** What backward needs to run a checkpointed part again. */
 typedef struct tsri_checkpoint {
     tsri_part_fn part;
     void *context;
     tsri_call_counter *counters; /* as they were before the first run */
     int counter_count;
+    tsri_part_options options;
     tsri_away away[TSRI_OP_MAX_IN]; /* by input */
+    tsri_kept *kept;                /* in the order of the first run */
+    int kept_count, kept_capacity;
+    int kept_taken; /* by the second run */
 } tsri_checkpoint;
 
 /** An operation of the user's own, translated; owned by the tape. */
@@ -109,7 +123,9 @@ struct tsr_tape {
     tsri_custom *customs;
     tsri_host_slot **slots; /* of offloaded inputs */
     int slot_count, slot_capacity;
-    tsri_checkpoint *leaving; /* the part whose inputs are LEAVING; borrowed; NULL: none */
+    tsri_checkpoint *keeping;   /* the part in its first run; borrowed; NULL: none */
+    tsri_checkpoint *replaying; /* the part in its second run; borrowed; NULL: none */
+    tsri_checkpoint *leaving;   /* the part whose inputs are LEAVING; borrowed; NULL: none */
 };
 
 /** A copy of text that lives as long as the tape. */
@@ -140,6 +156,14 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor);
 /** Run the checkpointed part of node again and play the node's gradients through it. */
 tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node);
 void tsri_checkpoint_free(tsri_checkpoint **checkpoint);
+/** In a part's first run: keep what call has made, if the part asks for it. needed: call->keep_in
+ *  before its forward. */
+tsr_status tsri_keep_result(tsri_op_call *call, unsigned needed);
+/** In its second run: give call what was kept, instead of its forward. */
+tsr_status tsri_keep_take(tsri_op_call *call, bool *taken_out);
+/** After the first and the second run: everything that options name was met, and taken. */
+tsr_status tsri_keep_check(const tsri_checkpoint *checkpoint, const char *path, bool again);
+void tsri_keep_forget(tsri_checkpoint *checkpoint);
 /** Copy the inputs of a part that has just run for the first time to the host pool. */
 tsr_status tsri_offload_inputs(tsr_tape *tape, tsri_node *node);
 /** Bring the inputs of node's part back for the compute stream, and begin to bring those of the

@@ -21,6 +21,7 @@ void tsri_checkpoint_free(tsri_checkpoint **checkpoint)
 {
     if (*checkpoint != NULL) {
         tsri_offload_forget(*checkpoint);
+        tsri_keep_forget(*checkpoint);
         tsri_free(&(*checkpoint)->counters);
         tsri_free(checkpoint);
     }
@@ -128,25 +129,28 @@ static tsr_status check_inputs(const tsr_tape *tape, tsr_dtensor *const *in, int
     return TSR_OK;
 }
 
-static tsr_status run_first(tsr_tape *tape, const tsri_checkpoint *checkpoint,
-                            tsr_dtensor *const *in, int in_count, tsr_dtensor **out)
+static tsr_status run_first(tsr_tape *tape, tsri_checkpoint *checkpoint, tsr_dtensor *const *in,
+                            int in_count, tsr_dtensor **out)
 {
     tsr_dtensor *result = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_tape_enter(tape, tsri_tape_path(tape)));
     tape->no_grad = true;
+    tape->keeping = checkpoint;
     status = checkpoint->part(checkpoint->context, tape, in, in_count, &result);
+    tape->keeping = NULL;
     tape->no_grad = false;
     tsri_tape_leave(tape, status == TSR_OK ? result : NULL);
     TSR_TRY(status);
+    TSR_TRY(tsri_keep_check(checkpoint, tsri_tape_path(tape), false));
     TSR_TRY(own_result(tape, in, in_count, result, out));
     return TSR_OK;
 }
 
 tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
-                                tsr_dtensor *const *in, int in_count, bool offload,
-                                tsr_dtensor **out)
+                                tsr_dtensor *const *in, int in_count,
+                                const tsri_part_options *options, tsr_dtensor **out)
 {
     tsri_checkpoint *checkpoint = NULL;
     tsr_dtensor *result = NULL;
@@ -160,10 +164,13 @@ tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context
     TSR_TRY(tsri_alloc(1, sizeof(*checkpoint), &checkpoint));
     checkpoint->part = part;
     checkpoint->context = context;
+    if (options != NULL) {
+        checkpoint->options = *options;
+    }
     TSR_TRY_GOTO(status, copy_counters(tape, checkpoint), fail);
     TSR_TRY_GOTO(status, run_first(tape, checkpoint, in, in_count, &result), fail);
     TSR_TRY_GOTO(status, record_part(tape, &checkpoint, in, in_count, result), fail);
-    if (offload) {
+    if (options != NULL && options->offload) {
         TSR_TRY_GOTO(status, tsri_offload_inputs(tape, tape->nodes[tape->node_count - 1]), fail);
     }
     *out = result;
@@ -212,15 +219,19 @@ static tsr_status run_again(tsr_tape *tape, tsri_node *node, tsr_dtensor *const 
 {
     tsri_checkpoint *checkpoint = node->checkpoint;
     const bool nested = tape->recomputing;
+    tsri_checkpoint *outer = tape->replaying;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_tape_enter(tape, node->call.path));
     swap_counters(tape, checkpoint);
     tape->recomputing = true;
+    tape->replaying = checkpoint;
     status = checkpoint->part(checkpoint->context, tape, in, node->call.in_count, out);
+    tape->replaying = outer;
     tape->recomputing = nested;
     swap_counters(tape, checkpoint);
     TSR_TRY(status);
+    TSR_TRY(tsri_keep_check(checkpoint, node->call.path, true));
     return TSR_OK;
 }
 

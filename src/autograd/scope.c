@@ -161,6 +161,8 @@ void tsri_tape_drop(tsr_tape *tape)
         tsri_node_clear(node);
         tsri_free(&node);
     }
+    tape->keeping = NULL;
+    tape->replaying = NULL;
     tape->leaving = NULL;
     tsri_tape_drop_holds(tape);
     tape->epoch++;

@@ -84,6 +84,15 @@ tsr_module *tsr_module_retain(tsr_module *module)
     return module;
 }
 
+static void forget_keep(tsr_module *module)
+{
+    for (int i = 0; i < module->checkpoint_keep_count; i++) {
+        tsri_free(&module->checkpoint_keep[i]);
+    }
+    tsri_free(&module->checkpoint_keep);
+    module->checkpoint_keep_count = 0;
+}
+
 void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the module tree
 {
     tsr_module *module = *pointer;
@@ -106,6 +115,7 @@ void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the 
     if (module->destroy != NULL) {
         module->destroy(module->self);
     }
+    forget_keep(module);
     tsri_free(&module->params);
     tsri_free(&module->param_names);
     tsri_free(&module->children);
@@ -367,8 +377,11 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
         TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
     if (module->checkpoint) {
-        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count,
-                                     module->checkpoint_offload, out));
+        const tsri_part_options options = {.offload = module->checkpoint_offload,
+                                           .keep = (const char *const *)module->checkpoint_keep,
+                                           .keep_count = module->checkpoint_keep_count};
+
+        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count, &options, out));
     } else {
         TSR_TRY(run_forward(module, tape, in, in_count, out));
     }
@@ -387,6 +400,26 @@ void tsr_module_set_checkpoint(tsr_module *module, bool on)
 void tsr_module_set_checkpoint_offload(tsr_module *module, bool on)
 {
     module->checkpoint_offload = on;
+}
+
+tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const char *const *ops, int count)
+{
+    tsr_status status = TSR_OK;
+
+    if (count < 0 || (count > 0 && ops == NULL)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" keeps %d operations, wants names of them",
+                         module->path, count);
+    }
+    forget_keep(module);
+    TSR_TRY(tsri_alloc((size_t)count, sizeof(char *), &module->checkpoint_keep));
+    for (int i = 0; i < count; i++) {
+        TSR_TRY_GOTO(status, tsri_strdup(ops[i], &module->checkpoint_keep[i]), forget);
+        module->checkpoint_keep_count = i + 1;
+    }
+    return TSR_OK;
+forget:
+    forget_keep(module);
+    return status;
 }
 
 tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,

@@ -47,7 +47,9 @@ struct tsr_module {
     const tsri_module_hooks *hooks; /* NULL: none */
     void *hook_context;
     bool materialized;
-    bool checkpoint;         /* backward runs the forward again */
+    bool checkpoint;        /* backward runs the forward again */
+    char **checkpoint_keep; /* names of operations that it does not run again; owned */
+    int checkpoint_keep_count;
     bool checkpoint_offload; /* and the inputs wait for it in host memory */
 };
 

@@ -8,6 +8,7 @@
 #include "base/base.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "support/tape_rig.h"
 
@@ -31,7 +32,7 @@ typedef struct bench {
     rig r;
     rig_leaf *gain, *up, *down, *x;
     way how;
-    bool offload;
+    tsri_part_options options;
     int marks;
     size_t peak, host;
     double loss;
@@ -84,7 +85,7 @@ static tsr_status stack(void *context, tsr_tape *tape, tsr_dtensor *const *in, i
         if (b->how == PLAIN) {
             TSR_TRY(block(b, tape, &h, 1, &next));
         } else {
-            TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, b->offload, &next));
+            TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, &b->options, &next));
         }
         tsri_tape_leave(tape, next);
         h = next;
@@ -115,7 +116,7 @@ static tsr_status play(bench *b)
 
     TSR_TRY(tsr_op_scale(b->r.tape, b->x->param.value, 1.0, &x));
     if (b->how == NESTED) {
-        TSR_TRY(tsri_tape_checkpoint(b->r.tape, stack, b, &x, 1, b->offload, &y));
+        TSR_TRY(tsri_tape_checkpoint(b->r.tape, stack, b, &x, 1, &b->options, &y));
     } else {
         TSR_TRY(stack(b, b->r.tape, &x, 1, &y));
     }
@@ -127,22 +128,28 @@ static tsr_status play(bench *b)
     return TSR_OK;
 }
 
-static void run(bench *b, way how, bool offload)
+static void open_bench(bench *b)
 {
     const tsr_mesh_axis axes[] = {{"tp", tsr_test_size()}};
     static const int64_t x_shape[] = {BATCH, SEQ, DIM};
     static const int64_t up_shape[] = {WIDE, DIM};
     static const int64_t down_shape[] = {DIM, WIDE};
-    tsri_arena_stats stats = {0};
 
     REQUIRE_OK(rig_open(&b->r, "cpu", axes, 1, 0));
-    b->how = how;
-    b->offload = offload;
-    b->marks = 0;
     REQUIRE_OK(make_leaf(b, "gain", x_shape + 2, 1, whole, &b->gain));
     REQUIRE_OK(make_leaf(b, "up", up_shape, 2, column, &b->up));
     REQUIRE_OK(make_leaf(b, "down", down_shape, 2, row, &b->down));
     REQUIRE_OK(make_leaf(b, "x", x_shape, 3, whole, &b->x));
+}
+
+static void run(bench *b, way how, const tsri_part_options *options)
+{
+    tsri_arena_stats stats = {0};
+
+    open_bench(b);
+    b->how = how;
+    b->options = *options;
+    b->marks = 0;
     REQUIRE_OK(rig_begin(&b->r, 0));
     REQUIRE_OK(play(b));
     CHECK_EQ(b->marks, TIMES * BLOCKS);
@@ -157,7 +164,7 @@ static void run(bench *b, way how, bool offload)
     rig_close(&b->r);
 }
 
-static void check_way(way how, bool offload)
+static void check_way(way how, const tsri_part_options *options)
 {
     bench *plain = NULL;
     bench *parts = NULL;
@@ -165,8 +172,8 @@ static void check_way(way how, bool offload)
 
     REQUIRE_OK(tsri_alloc(1, sizeof(*plain), &plain));
     REQUIRE_OK(tsri_alloc(1, sizeof(*parts), &parts));
-    run(plain, PLAIN, false);
-    run(parts, how, offload);
+    run(plain, PLAIN, options);
+    run(parts, how, options);
     CHECK_NEAR(parts->loss, plain->loss, 0.0);
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < COUNT; i++) {
@@ -176,73 +183,102 @@ static void check_way(way how, bool offload)
         }
     }
     CHECK(size > 1.0);
-    CHECK(2 * parts->peak < plain->peak);
+    CHECK(options->keep_count > 0 ? parts->peak < plain->peak : 2 * parts->peak < plain->peak);
     CHECK_EQ(plain->host, 0);
-    CHECK((parts->host > 0) == offload);
+    CHECK((parts->host > 0) == options->offload);
     tsri_free(&plain);
     tsri_free(&parts);
 }
 
+static const tsri_part_options no_options;
+
 static void test_parts(void)
 {
-    check_way(PARTS, false);
+    check_way(PARTS, &no_options);
 }
 
 static void test_nested(void)
 {
-    check_way(NESTED, false);
+    check_way(NESTED, &no_options);
 }
 
 static void test_offloaded(void)
 {
-    check_way(PARTS, true);
-    check_way(NESTED, true);
+    static const tsri_part_options offload = {.offload = true};
+
+    check_way(PARTS, &offload);
+    check_way(NESTED, &offload);
+}
+
+/* Kept in the inner parts, in the outer one, in both; the last operation of a part too. */
+static void test_kept(void)
+{
+    static const char *const names[] = {"linear", "dropout", "add"};
+
+    for (int count = 1; count <= 3; count++) {
+        const tsri_part_options options = {.keep = names, .keep_count = count};
+
+        check_way(PARTS, &options);
+        check_way(NESTED, &options);
+    }
+    check_way(PARTS, &(tsri_part_options){.keep = names, .keep_count = 1, .offload = true});
+    check_way(NESTED, &(tsri_part_options){.keep = names, .keep_count = 2, .offload = true});
+}
+
+static void test_nothing_to_keep(void)
+{
+    static const char *const name[] = {"linaer"};
+    bench *b = NULL;
+
+    REQUIRE_OK(tsri_alloc(1, sizeof(*b), &b));
+    open_bench(b);
+    b->how = PARTS;
+    b->options = (tsri_part_options){.keep = name, .keep_count = 1};
+    REQUIRE_OK(rig_begin(&b->r, 0));
+    CHECK_EQ(play(b), TSR_ERR_INVALID);
+    CHECK(strstr(tsr_error_message(), "runs no operation of that name") != NULL);
+    tsr_error_clear();
+    REQUIRE_OK(tsr_step_end(b->r.tape));
+    rig_close(&b->r);
+    tsri_free(&b);
 }
 
 /* A value that two parts and an operation between them read comes back for each; one that an
  * operation keeps does not leave. */
 static tsr_status read_again(bench *b, bool offload, tsr_dtensor **out)
 {
+    const tsri_part_options options = {.offload = offload};
     tsr_tape *tape = b->r.tape;
     tsr_dtensor *x = NULL;
     tsr_dtensor *kept = NULL;
     tsr_dtensor *h = NULL;
     tsr_dtensor *y = NULL;
 
-    b->offload = offload;
     TSR_TRY(tsr_op_scale(tape, b->x->param.value, 1.0, &x));
     TSR_TRY(tsr_op_gelu(tape, x, &kept));
     TSR_TRY(tsr_op_gelu(tape, kept, &h)); /* keeps its input */
-    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, offload, &y));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, &options, &y));
     CHECK_EQ(tsri_dtensor_buffer(h) == NULL, offload);
     TSR_TRY(tsr_op_add(tape, h, y, &y)); /* not yet gone */
     CHECK(tsri_dtensor_buffer(h) != NULL);
-    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &kept, 1, offload, &kept));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &kept, 1, &options, &kept));
     TSR_TRY(tsr_op_add(tape, kept, y, &y));
-    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, offload, &h));
-    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, offload, &kept));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, &options, &h));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &h, 1, &options, &kept));
     CHECK_EQ(tsri_dtensor_buffer(y) == NULL, offload);
     TSR_TRY(tsr_op_add(tape, kept, y, &kept)); /* gone */
-    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, offload, &y));
+    TSR_TRY(tsri_tape_checkpoint(tape, block, b, &y, 1, &options, &y));
     TSR_TRY(tsr_op_add(tape, kept, y, out));
     return TSR_OK;
 }
 
 static void run_again(bench *b, bool offload)
 {
-    const tsr_mesh_axis axes[] = {{"tp", tsr_test_size()}};
-    static const int64_t x_shape[] = {BATCH, SEQ, DIM};
-    static const int64_t up_shape[] = {WIDE, DIM};
-    static const int64_t down_shape[] = {DIM, WIDE};
     tsr_dtensor *y = NULL;
     tsr_dtensor *loss = NULL;
     size_t host = 0;
 
-    REQUIRE_OK(rig_open(&b->r, "cpu", axes, 1, 0));
-    REQUIRE_OK(make_leaf(b, "gain", x_shape + 2, 1, whole, &b->gain));
-    REQUIRE_OK(make_leaf(b, "up", up_shape, 2, column, &b->up));
-    REQUIRE_OK(make_leaf(b, "down", down_shape, 2, row, &b->down));
-    REQUIRE_OK(make_leaf(b, "x", x_shape, 3, whole, &b->x));
+    open_bench(b);
     for (int step = 0; step < 3; step++) {
         REQUIRE_OK(rig_begin(&b->r, step));
         REQUIRE_OK(read_again(b, offload, &y));
@@ -281,5 +317,7 @@ static void test_read_again(void)
 const tsr_test_case tsr_test_cases[] = {{"parts", test_parts},
                                         {"nested parts", test_nested},
                                         {"offloaded", test_offloaded},
+                                        {"kept", test_kept},
+                                        {"nothing to keep", test_nothing_to_keep},
                                         {"read again", test_read_again},
                                         {NULL, NULL}};

@@ -265,6 +265,14 @@ static tsr_status check_together(const tsri_config *config)
             "none; wants block or selective",
             place_text(&config->place[tsri_option_find("parallel.offload")], text));
     }
+    if (config->parallel.activation_keep.count > 0 &&
+        config->parallel.activation_checkpointing == 0) {
+        return TSR_RAISE(
+            TSR_ERR_INVALID,
+            "%s: parallel.activation_keep names operations, but parallel.activation_checkpointing "
+            "is none; wants block or selective",
+            place_text(&config->place[tsri_option_find("parallel.activation_keep")], text));
+    }
     if (config->run.dir[0] == '\0') {
         return TSR_RAISE(TSR_ERR_INVALID, "run.dir is empty, wants a folder");
     }

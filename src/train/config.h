@@ -37,7 +37,7 @@ typedef struct tsri_config_parallel {
     int reduce_dtype; /* f32, bf16, f16 */
     int activation_checkpointing;
     int tp_plan; /* default, none */
-    tsri_option_names offload, data_axes;
+    tsri_option_names offload, data_axes, activation_keep;
 } tsri_config_parallel;
 
 typedef struct tsri_config_train {

@@ -256,6 +256,10 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
         .reshard_after_forward = (tsr_reshard)p->reshard_after_forward,
         .prefetch_depth = (int)p->prefetch + 1,
     };
+    out->checkpoint_keep_count = p->activation_keep.count;
+    for (int i = 0; i < p->activation_keep.count; i++) {
+        out->checkpoint_keep[i] = p->activation_keep.at[i];
+    }
     out->offload_activations = tsri_config_offloads(p, "activations");
     out->optim.offload = tsri_config_offloads(p, "optimizer");
     out->data_axis_count = p->data_axes.count;

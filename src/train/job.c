@@ -47,6 +47,8 @@ static tsr_status apply_fsdp(tsri_job *job)
 
         tsr_module_set_checkpoint(layer, true);
         tsr_module_set_checkpoint_offload(layer, o->offload_activations);
+        TSR_TRY(
+            tsr_module_set_checkpoint_keep(layer, o->checkpoint_keep, o->checkpoint_keep_count));
     }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {

@@ -15,6 +15,8 @@
 #include "nn/model.h"
 #include "optim/optim.h"
 
+#define TSRI_JOB_MAX_KEEP 8
+
 typedef struct tsri_job_options {
     tsri_model_spec model;
     tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
@@ -29,12 +31,14 @@ typedef struct tsri_job_options {
     uint64_t seed;
     int64_t batch; /* sequences per micro-batch over the whole job */
     int64_t seq;
-    int micro_batches;        /* 0: 1 */
-    int checkpoint_every;     /* activation checkpointing of every n-th block; 0: none */
-    int dry_threads;          /* per rank, that a dry run reckons workspace with; 0: 1 */
-    bool no_tp;               /* no tp plan: tp is an axis like the others */
-    bool sequence_parallel;   /* the residual stream is Shard(sequence) on tp */
-    bool one_unit;            /* the whole model is one unit; default: one per block */
+    int micro_batches;      /* 0: 1 */
+    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
+    int dry_threads;        /* per rank, that a dry run reckons workspace with; 0: 1 */
+    bool no_tp;             /* no tp plan: tp is an axis like the others */
+    bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
+    bool one_unit;          /* the whole model is one unit; default: one per block */
+    const char *checkpoint_keep[TSRI_JOB_MAX_KEEP]; /* operations that those run once, by name */
+    int checkpoint_keep_count;
     bool offload_activations; /* what checkpointed blocks keep waits in host memory */
     bool scale_loss;          /* dynamic loss scaling by loss_scale */
     bool forward_only;        /* no optimizer */

@@ -191,6 +191,13 @@ static const tsri_option table[] = {
      .choices = "none, block, selective",
      .help = "What is computed again in backward instead of kept. block: every block;\n"
              "selective: every second one. Parameters are not gathered again for it."},
+    {.path = "parallel.activation_keep",
+     .type = TSRI_OPTION_NAMES,
+     .offset = AT(parallel.activation_keep),
+     .fallback = "none",
+     .choices = "linear, attention, rope, rmsnorm, layernorm, gelu, silu_mul, add, dropout",
+     .help = "Operations whose results a checkpointed block keeps instead of computing them\n"
+             "again, as a list: [attention]. It takes memory and saves time."},
     {.path = "parallel.offload",
      .type = TSRI_OPTION_NAMES,
      .offset = AT(parallel.offload),

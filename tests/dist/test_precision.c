@@ -423,6 +423,9 @@ static void offloaded_activations_change_no_bit(void)
 
     check_activations(o, 1);
     check_activations(o, 2);
+    o.checkpoint_keep[o.checkpoint_keep_count++] = "attention";
+    o.checkpoint_keep[o.checkpoint_keep_count++] = "linear";
+    check_activations(o, 1);
     o.fsdp.param_dtype = TSR_BF16;
     o.fsdp.offload_params = true;
     o.fsdp.offload_grads = true;
@@ -434,6 +437,41 @@ static void offloaded_activations_change_no_bit(void)
     check_activations(o, 1);
 }
 
+/* What is kept instead of computed again is the same, and is less than all. */
+static void kept_results_change_no_bit(void)
+{
+    static const char *const names[] = {"attention", "linear",   "rmsnorm",
+                                        "rope",      "silu_mul", "add"};
+    tsr_world *world = open_world();
+    tsri_job_options o = small_job("hsdp");
+
+    o.axes[0].name = "shard";
+    o.axes[1].name = "tp";
+    for (int sequence = 0; sequence <= 1; sequence++) {
+        o.sequence_parallel = sequence != 0;
+        o.checkpoint_every = 1;
+        o.checkpoint_keep_count = 0;
+        curve plain = run(world, &o);
+
+        for (int n = 1; n <= 6; n++) {
+            o.checkpoint_keep[n - 1] = names[n - 1];
+            o.checkpoint_keep_count = n;
+            curve kept = run(world, &o);
+
+            for (int i = 0; i < STEPS; i++) {
+                CHECK(kept.loss[i] == plain.loss[i]);
+                CHECK(kept.norm[i] == plain.norm[i]);
+            }
+            for (int64_t i = 0; i < plain.owned_count; i++) {
+                CHECK(kept.owned[i] == plain.owned[i]);
+            }
+            tsri_free(&kept.owned);
+        }
+        tsri_free(&plain.owned);
+    }
+    tsr_world_close(&world);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"half types keep close", half_types_keep_close},
     {"types compose", types_compose},
@@ -441,5 +479,6 @@ const tsr_test_case tsr_test_cases[] = {
     {"an overflow skips everywhere", an_overflow_skips_everywhere},
     {"offload changes no bit", offload_changes_no_bit},
     {"offloaded activations change no bit", offloaded_activations_change_no_bit},
+    {"kept results change no bit", kept_results_change_no_bit},
     {NULL, NULL},
 };

@@ -205,6 +205,57 @@ static void inputs_go_down_and_come_up(void)
     close_rig(&r);
 }
 
+static int launches(const rig *r, tsrk_id kernel)
+{
+    int count = 0;
+    int found = 0;
+    const tsri_entry *e = tsri_recorder_entries(device_of(r), &count);
+
+    for (int i = 0; i < count; i++) {
+        found += e[i].kind == TSRI_ENTRY_KERNEL && e[i].op == (int)kernel;
+    }
+    return found;
+}
+
+/* A named operation runs once per block, the others twice, and its results take memory. */
+static void named_operations_run_once(void)
+{
+    static const char *const names[] = {"attention", "rmsnorm"};
+    int attention[3];
+    int norms[3];
+    size_t peak[3];
+
+    for (int kept = 0; kept <= 2; kept++) {
+        tsri_job_options o = small_job();
+        tsri_arena_stats stats;
+        rig r;
+
+        o.seq = 64;
+        o.checkpoint_every = 1;
+        o.checkpoint_keep_count = kept;
+        o.checkpoint_keep[0] = names[0];
+        o.checkpoint_keep[1] = names[1];
+        REQUIRE_OK(open_rig(&o, &r));
+        tsri_recorder_clear(device_of(&r));
+        CHECK_OK(step(&r, 0));
+        attention[kept] = launches(&r, TSRK_ATTENTION);
+        norms[kept] = launches(&r, TSRK_RMSNORM);
+        CHECK_OK(step(&r, 1));
+        tsri_arena_get_stats(tsri_comm_arena(r.job->comm), &stats);
+        CHECK_EQ(stats.departures, 0);
+        CHECK_EQ(tsri_recorder_race_count(device_of(&r)), 0);
+        peak[kept] = stats.kind_peak[TSRI_MEM_ACTIVATION];
+        close_rig(&r);
+    }
+    CHECK_EQ(attention[0], 2 * LAYERS);
+    CHECK_EQ(attention[1], LAYERS);
+    CHECK_EQ(attention[2], LAYERS);
+    CHECK_EQ(norms[0], 2 * 2 * LAYERS + 1); /* two per block, and the last one */
+    CHECK_EQ(norms[1], norms[0]);
+    CHECK_EQ(norms[2], 2 * LAYERS + 1);
+    CHECK(peak[0] < peak[1] && peak[1] < peak[2]);
+}
+
 static void activations_at_peak(int layers, int64_t seq, bool offload, size_t *out)
 {
     tsri_job_options o = small_job();
@@ -315,6 +366,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"gradients_are_copied_behind_their_reduction", gradients_are_copied_behind_their_reduction},
     {"sums_come_back_before_more_is_added", sums_come_back_before_more_is_added},
     {"inputs_go_down_and_come_up", inputs_go_down_and_come_up},
+    {"named_operations_run_once", named_operations_run_once},
     {"the_peak_falls_by_all_but_two_inputs", the_peak_falls_by_all_but_two_inputs},
     {"dropped_edges_are_races", dropped_edges_are_races},
     {"dropped_edges_of_inputs_are_races", dropped_edges_of_inputs_are_races},

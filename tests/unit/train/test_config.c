@@ -140,11 +140,13 @@ static void defaults_hold(void)
 
 static void types_and_places(void)
 {
-    static const char *const words[] = {"parallel.param_dtype=f16", "parallel.reduce_dtype=f16",
+    static const char *const words[] = {"parallel.param_dtype=f16",
+                                        "parallel.reduce_dtype=f16",
                                         "parallel.offload=[gradients, optimizer, activations]",
                                         "parallel.activation_checkpointing=selective",
+                                        "parallel.activation_keep=[linear, attention]",
                                         "train.loss_scale_init=1024"};
-    tsri_config *config = load_words(tiny, words, 5);
+    tsri_config *config = load_words(tiny, words, 6);
     tsri_job_options job;
 
     REQUIRE(config != NULL);
@@ -154,6 +156,8 @@ static void types_and_places(void)
     CHECK_EQ(job.fsdp.reduce_dtype, TSR_F16);
     CHECK(!job.fsdp.offload_params && job.fsdp.offload_grads && job.optim.offload);
     CHECK(job.offload_activations);
+    REQUIRE_EQ(job.checkpoint_keep_count, 2);
+    CHECK_STR(job.checkpoint_keep[1], "attention");
     CHECK_EQ(job.checkpoint_every, 2);
     CHECK(job.scale_loss); /* by itself, for f16 */
     CHECK(job.loss_scale.init == 1024.0);
@@ -216,6 +220,9 @@ static void wrong_types(void)
                                 "activations"},
         {"parallel.offload=[activations]",
          "names activations, but parallel.activation_checkpointing is none"},
+        {"parallel.activation_keep=[attention]",
+         "names operations, but parallel.activation_checkpointing is none"},
+        {"parallel.activation_keep=[atention]", "the nearest is attention"},
         {"mesh=8", "wants auto, or axes with sizes"},
         {"mesh={}", "wants auto, or axes with sizes"},
         {"mesh={tp: two}", "mesh axis \"tp\" is \"two\", wants a whole number"},

@@ -74,5 +74,27 @@ has err 'shard=3'
 start 2 step --preset llama-tniy
 has err 'llama-tiny'
 
+# compare STATUS words...: bench/compare_torch.sh
+compare() {
+    case_name="compare_torch.sh $*"
+    wanted=$1
+    shift
+    "$(dirname "$0")/../../bench/compare_torch.sh" --program "$program" "$@" \
+        >"$folder/out" 2>"$folder/err"
+    got=$?
+    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
+}
+
+compare 0 --help
+has out '^ *--python PY '
+compare 2 --baseline "$folder/none"
+has err "no baseline $folder/none; .*--baseline"
+compare 2 --baseline "$0" --python "$folder/none"
+has err "no $folder/none; .*--python"
+compare 2 --baseline "$0" --python false
+has err 'false has no torch; .*TORCH_PYTHON'
+compare 2 --pairs
+has err '^compare_torch.sh: --pairs wants a value'
+
 [ $failed = 0 ] && echo "bench: all cases passed"
 [ $failed = 0 ]

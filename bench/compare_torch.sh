@@ -1,0 +1,171 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+#
+# A training step of Tessera beside the same step of PyTorch, on this machine, in one run.
+#
+# compare_torch.sh [options]
+#   --python PY        a Python with torch; default: $TORCH_PYTHON, else python3
+#   --baseline FILE    PyTorch's program; default: ../shared/baselines/torch_fsdp_cpu.py, seen from
+#                      the top of this tree
+#   --program FILE     tessera; default: $TESSERA, else build/tessera
+#   --cases LIST       of single, hsdp, fsdp_tp; default: single,hsdp,fsdp_tp
+#   --pairs N          alternations, at least 3; default: 3
+#   --steps N          steps of a run, of which the first does not count; default: 6
+#   --model NAME       llama-25m or llama-tiny; default: llama-25m
+#   --json             one JSON object instead of the table
+#
+# Both compute in f32 and take 8 sequences of 256 tokens in a step. single: 1 process of 2 threads;
+# hsdp: 4 ranks of 1 thread, replicate 2 x shard 2; fsdp_tp: 4 ranks of 1 thread, shard 2 x tp 2.
+# Runs alternate, so that other load on the machine meets both; figures are medians, the ratio is
+# the median of the pairs' ratios. With tp, PyTorch's program does not clip gradients; Tessera does.
+#
+# Exit status: 0, or 2 if torch, the baseline or tessera is missing, or 1 if a run failed.
+set -eu
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+python=${TORCH_PYTHON:-python3}
+baseline=$top/../shared/baselines/torch_fsdp_cpu.py
+program=${TESSERA:-$top/build/tessera}
+cases=single,hsdp,fsdp_tp
+pairs=3
+steps=6
+model=llama-25m
+json=no
+
+usage() {
+    echo "compare_torch.sh: $1" >&2
+    exit 2
+}
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --json)
+        json=yes
+        shift
+        continue
+        ;;
+    --help)
+        sed -n '5,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' "$0"
+        exit 0
+        ;;
+    esac
+    [ $# -gt 1 ] || usage "$1 wants a value, or is no option; see --help"
+    case $1 in
+    --python) python=$2 ;;
+    --baseline) baseline=$2 ;;
+    --program) program=$2 ;;
+    --cases) cases=$2 ;;
+    --pairs) pairs=$2 ;;
+    --steps) steps=$2 ;;
+    --model) model=$2 ;;
+    *) usage "no option $1; see --help" ;;
+    esac
+    shift 2
+done
+
+[ -x "$program" ] || usage "no program $program; build it, or name it with --program"
+[ -f "$baseline" ] || usage "no baseline $baseline; name PyTorch's program with --baseline"
+command -v "$python" >/dev/null 2>&1 || usage "no $python; name a Python with --python"
+"$python" -c 'import torch' 2>/dev/null ||
+    usage "$python has no torch; name one that has with --python or TORCH_PYTHON"
+[ "$pairs" -ge 3 ] 2>/dev/null || usage "--pairs $pairs: wants at least 3"
+[ "$steps" -ge 2 ] 2>/dev/null || usage "--steps $steps: wants at least 2"
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# PyTorch's program is told the batch of a data-parallel rank, Tessera that of the job.
+torch_run() {
+    case $1 in
+    single)
+        OMP_NUM_THREADS=2 "$python" "$baseline" --layout single --batch 8 --seq 256 \
+            --steps "$steps" --model "$model"
+        ;;
+    hsdp) torch_ranks "$1" 2 ;;
+    fsdp_tp) torch_ranks "$1" 4 ;;
+    esac
+}
+
+torch_ranks() {
+    OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --standalone --nproc-per-node 4 \
+        "$baseline" --layout "$1" --batch "$2" --seq 256 --steps "$steps" --model "$model"
+}
+
+tessera_run() {
+    case $1 in
+    single) set -- --threads 2 --mesh shard=1 ;;
+    hsdp) set -- -n 4 --threads 1 --mesh replicate=2,shard=2 ;;
+    fsdp_tp) set -- -n 4 --threads 1 --mesh shard=2,tp=2 ;;
+    esac
+    "$program" bench step --preset "$model" --batch 8 --seq 256 --steps $((steps - 1)) --json "$@"
+}
+
+# run SIDE CASE NUMBER
+run() {
+    side=$1
+    name=$2
+    out=$folder/$name.$side.$3
+    case $side in
+    torch) torch_run "$name" >"$out" 2>"$folder/err" ;;
+    tessera) tessera_run "$name" >"$out" 2>"$folder/err" ;;
+    esac || {
+        echo "compare_torch.sh: $side failed on $name:" >&2
+        tail -20 "$folder/err" >&2
+        exit 1
+    }
+}
+
+for name in $(echo "$cases" | tr , ' '); do
+    case $name in
+    single | hsdp | fsdp_tp) ;;
+    *) usage "--cases: no case $name; wants single, hsdp or fsdp_tp" ;;
+    esac
+    i=0
+    while [ "$i" -lt "$pairs" ]; do
+        run torch "$name" "$i"
+        run tessera "$name" "$i"
+        i=$((i + 1))
+    done
+done
+
+"$python" - "$folder" "$cases" "$pairs" "$json" "$model" <<'PY'
+import json, statistics, sys
+
+folder, cases, pairs, as_json, model = sys.argv[1:]
+
+
+def read(side, case, i):
+    with open(f"{folder}/{case}.{side}.{i}") as file:
+        text = file.read()
+    # PyTorch's program prints one line of JSON, perhaps among others.
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    return json.loads(text if side == "tessera" else lines[-1])
+
+
+goals = {"single": 1.0, "hsdp": 1.3, "fsdp_tp": 1.3}
+rows = []
+for case in cases.split(","):
+    runs = [(read("torch", case, i), read("tessera", case, i)) for i in range(int(pairs))]
+    theirs = [t["tokens_s"] for t, _ in runs]
+    ours = [o["tokens_per_s"] for _, o in runs]
+    ratios = [o / t for t, o in zip(theirs, ours)]
+    rows.append({
+        "case": case, "ranks": runs[0][1]["ranks"], "threads": runs[0][1]["threads"],
+        "tokens_per_step": runs[0][1]["batch"] * runs[0][1]["seq"],
+        "torch_tokens_per_s": statistics.median(theirs),
+        "tessera_tokens_per_s": statistics.median(ours),
+        "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+        "goal": goals[case], "of_ceiling": statistics.median(o["of_ceiling"] for _, o in runs),
+    })
+if as_json == "yes":
+    print(json.dumps({"model": model, "dtype": "f32", "pairs": int(pairs), "cases": rows}, indent=2))
+    sys.exit()
+print(f"{model}, f32, tokens/s; medians of {pairs} alternating runs\n")
+print(f"{'case':<9}{'ranks':>6}{'threads':>8}{'torch':>9}{'tessera':>9}{'ratio':>7}"
+      f"{'least':>7}{'most':>7}{'goal':>6}{'of ceiling':>12}")
+for r in rows:
+    print(f"{r['case']:<9}{r['ranks']:>6}{r['threads']:>8}{r['torch_tokens_per_s']:>9.0f}"
+          f"{r['tessera_tokens_per_s']:>9.0f}{r['ratio']:>7.2f}{r['ratio_min']:>7.2f}"
+          f"{r['ratio_max']:>7.2f}{r['goal']:>6.1f}{100 * r['of_ceiling']:>11.1f}%")
+PY

@@ -72,8 +72,8 @@ typedef struct tsri_bench_coll_options {
     int rounds; /* 0: 7 */
 } tsri_bench_coll_options;
 
-/** A way to do it. Bandwidths as usual: algorithm = bytes / s; bus = algorithm x (W-1)/W, for
- *  all_reduce x 2(W-1)/W, which is what a rank must receive at least. */
+/** A way to do it, inputs and outputs apart. Bandwidths as usual: algorithm = bytes / s; bus =
+ * algorithm x (W-1)/W, for all_reduce x 2(W-1)/W, which is what a rank must receive at least. */
 typedef struct tsri_bench_coll_side {
     double s, algorithm, bus;
 } tsri_bench_coll_side;
@@ -83,7 +83,7 @@ typedef struct tsri_bench_coll_row {
     size_t bytes; /* of the whole tensor, as measured: a multiple of W elements */
     tsri_bench_coll_side ours, mpi;
     double speedup; /* time of MPI by ours */
-    double of_copy; /* ours: bus by the copy bandwidth of a rank when all copy */
+    double of_copy; /* ours: by the time in which each rank of all copies what it has to move */
 } tsri_bench_coll_row;
 
 typedef struct tsri_bench_coll_report {

@@ -215,6 +215,20 @@ static tsri_bench_coll_side make_side(const tsri_bench_coll_row *row, double s, 
     };
 }
 
+/* What a rank has to move, in bytes of copies, each of which is read and written: a gather writes
+ * the whole tensor; a reduction of a slice reads the slice of every rank and writes one; all_reduce
+ * then copies the other slices. */
+static double moved_bytes(const tsri_bench_coll_row *row, int ranks)
+{
+    const double slice = (double)row->bytes / ranks;
+    const double reduced = (slice * ranks + slice) / 2;
+
+    if (row->kind == TSRI_ALL_GATHER) {
+        return (double)row->bytes;
+    }
+    return row->kind == TSRI_ALL_REDUCE ? reduced + slice * (ranks - 1) : reduced;
+}
+
 static tsr_status make_report(coll_bench *b)
 {
     tsri_bench_coll_report *out = b->report;
@@ -231,7 +245,7 @@ static tsr_status make_report(coll_bench *b)
             const double ours = sample_of(b, i, OURS)[round];
 
             speedups[round] = sample_of(b, i, MPI)[round] / ours;
-            shares[round] = make_side(row, ours, b->ranks).bus / b->copies[1][round];
+            shares[round] = moved_bytes(row, b->ranks) / ours / b->copies[1][round];
         }
         row->speedup = tsri_bench_median(speedups, b->rounds);
         row->of_copy = tsri_bench_median(shares, b->rounds);

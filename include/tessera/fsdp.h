@@ -197,12 +197,12 @@ TSR_CHECKED tsr_status tsr_fsdp_auto_wrap(tsr_module *model, const tsr_auto_wrap
 /** Facts of one unit, for people. */
 typedef struct tsr_unit_info {
     const char *path;      /**< Borrowed; "" for the root. */
-    int param_count;       /**< Parameters in it. */
     int64_t element_count; /**< Global elements. */
     size_t shard_bytes;    /**< f32 at rest on this rank. */
     size_t gathered_bytes; /**< Its slot while it runs; 0: computes from the shard itself. */
     size_t grad_bytes;     /**< f32 gradients on this rank; 0: all frozen. */
     int64_t passed_over;   /**< Forwards in which this rank ran the root but not this unit. */
+    int param_count;       /**< Parameters in it. */
     bool shared;           /**< Found in use outside its module: gathered until the root is over. */
 } tsr_unit_info;
 

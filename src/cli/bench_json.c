@@ -27,6 +27,7 @@ static json_t *ceiling_json(const tsri_bench_ceiling *c)
 
     if (c->instructions != NULL) {
         (void)json_object_set_new(tree, "register_flops_per_s", json_real(c->peak));
+        (void)json_object_set_new(tree, "square_of_registers", json_real(c->square_of_peak));
         (void)json_object_set_new(tree, "instructions", json_string(c->instructions));
     }
     return tree;

@@ -21,8 +21,9 @@ static void print_share(double share, bool known)
 
 tsr_status tsri_bench_print_gemm(const tsri_bench_gemm_report *report)
 {
-    (void)printf("matrix products of %s, %lld tokens, %d thread%s; GFLOP/s\n\n", report->model,
-                 (long long)report->tokens, report->threads, report->threads == 1 ? "" : "s");
+    (void)printf("matrix products of %s, %lld tokens, %d thread%s; shares by processor time\n\n",
+                 report->model, (long long)report->tokens, report->threads,
+                 report->threads == 1 ? "" : "s");
     (void)printf("%-6s %-22s %10s\n", "dtype", "ceiling", "GFLOP/s");
     for (int i = 0; i < report->ceiling_count; i++) {
         const tsri_bench_ceiling *c = &report->ceiling[i];
@@ -34,7 +35,7 @@ tsr_status tsri_bench_print_gemm(const tsri_bench_gemm_report *report)
         (void)printf("%-6s square %-15lld %10.1f", tsr_dtype_name(c->dtype), (long long)c->side,
                      c->square / GIGA);
         if (c->instructions != NULL) {
-            print_share(c->square / c->peak, true);
+            print_share(c->square_of_peak, true);
             (void)printf(" of registers");
         }
         (void)printf("\n");

@@ -38,6 +38,7 @@ typedef struct tsri_bench_ceiling {
     const char *instructions; /* of the peak, "avx512f"; NULL: peak was not measured */
     double peak;              /* multiply-adds on registers alone */
     double square;            /* our matmul of side x side matrices */
+    double square_of_peak;    /* where the peak was measured; by processor time, as below */
     int64_t side;
 } tsri_bench_ceiling;
 
@@ -47,7 +48,8 @@ typedef struct tsri_bench_gemm_row {
     tsr_dtype dtype;
     int64_t m, n, k;
     double rate;               /* flops per second */
-    double of_square, of_peak; /* of_peak where the peak was measured */
+    double of_square, of_peak; /* shares by processor time, which other load on the machine does
+                                  not change; of_peak where the peak was measured */
 } tsri_bench_gemm_row;
 
 typedef struct tsri_bench_gemm_report {

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "train/mesh_text.h"
 
@@ -178,35 +177,25 @@ static double seconds(struct timeval t)
     return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
 }
 
-static double processor_s(void)
-{
-    struct timespec t = {0};
-
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* All ranks multiply at once; the slowest counts, as in a step. */
 static tsr_status measure_ceiling(step_bench *b)
 {
     const int ranks = tsr_world_size(b->job->world);
-    double rate = 0.0;
+    const int threads = tsri_comm_device(b->job->comm)->threads;
+    bench_rate rate;
     double *rates = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*rates), &rates));
     for (int i = 0; i < CEILING_ROUNDS; i++) {
         TSR_TRY_GOTO(status, tsri_boot_barrier(), out);
-        const double begin = processor_s();
-
         TSR_TRY_GOTO(status, tsri_bench_matmul_run(&b->square, &rate), out);
-        b->cpu_ceilings[b->ceiling_count] =
-            2.0 * BENCH_SIDE * BENCH_SIDE * BENCH_SIDE / (processor_s() - begin);
-        TSR_TRY_GOTO(status, tsri_boot_all_gather(&rate, sizeof(rate), rates), out);
+        TSR_TRY_GOTO(status, tsri_boot_all_gather(&rate.wall, sizeof(rate.wall), rates), out);
         for (int r = 0; r < ranks; r++) {
-            rate = rates[r] < rate ? rates[r] : rate;
+            rate.wall = rates[r] < rate.wall ? rates[r] : rate.wall;
         }
-        b->ceilings[b->ceiling_count++] = rate * ranks;
+        b->ceilings[b->ceiling_count] = rate.wall * ranks;
+        b->cpu_ceilings[b->ceiling_count++] = rate.cpu / threads;
     }
 out:
     tsri_free(&rates);

@@ -298,20 +298,26 @@ static void decoder_destroy(void *context)
     tsri_free(&self);
 }
 
+/* What turns ids into the residual stream. */
+static tsr_status add_embeddings(tsr_module *model, decoder *self, const decoder_config *c)
+{
+    TSR_TRY(tsr_embedding_create(model->comm, c->vocab, c->dim, c->init_std, &self->embed));
+    TSR_TRY(tsr_module_add_child(model, "embed", self->embed));
+    if (c->positions > 0) {
+        TSR_TRY(tsr_position_create(model->comm, c->positions, c->dim, c->init_std, &self->pos));
+        TSR_TRY(tsr_module_add_child(model, "pos", self->pos));
+    }
+    return TSR_OK;
+}
+
 static tsr_status fill_decoder(tsr_module *model, decoder *self, const decoder_config *c)
 {
     const tsr_linear_options head = {.in = c->dim, .out = c->vocab, .init_std = c->init_std};
-    tsr_comm *comm = model->comm;
 
     TSR_TRY(tsri_alloc((size_t)c->layers, sizeof(tsr_module *), &self->layers));
     self->layer_count = c->layers;
     self->dropout = c->dropout;
-    TSR_TRY(tsr_embedding_create(comm, c->vocab, c->dim, c->init_std, &self->embed));
-    TSR_TRY(tsr_module_add_child(model, "embed", self->embed));
-    if (c->positions > 0) {
-        TSR_TRY(tsr_position_create(comm, c->positions, c->dim, c->init_std, &self->pos));
-        TSR_TRY(tsr_module_add_child(model, "pos", self->pos));
-    }
+    TSR_TRY(add_embeddings(model, self, c));
     for (int i = 0; i < c->layers; i++) {
         TSR_TRY(add_block(model, i, c, &self->layers[i]));
     }

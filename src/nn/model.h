@@ -22,8 +22,8 @@ typedef struct tsri_model_spec {
     tsr_gpt2_config gpt2;   /* of arch gpt2 */
 } tsri_model_spec;
 
-/** The sizes called preset ("llama-tiny", ...); TSR_ERR_INVALID names the nearest. */
-tsr_status tsri_model_preset(const char *preset, tsri_model_spec *out);
+/** The sizes called name ("llama-tiny", ...); TSR_ERR_INVALID names the nearest. */
+tsr_status tsri_model_preset(const char *name, tsri_model_spec *out);
 /** "llama-tiny, llama-25m, ...". */
 const char *tsri_model_preset_names(void);
 

@@ -82,7 +82,8 @@ loss() {
 }
 first=$(head -n 1 "$run/metrics.jsonl" | loss)
 last=$(tail -n 1 "$run/metrics.jsonl" | loss)
-echo "loss in nats per byte: $first at the first step, $last at the last"
+awk -v first="$first" -v last="$last" \
+    'BEGIN { printf "loss in nats per byte: %.4f at the first step, %.4f at the last\n", first, last }'
 echo "everything about the run is in $here/$run"
 if ! awk -v first="$first" -v last="$last" \
     'BEGIN { exit !(first + 0 == first && last + 0 == last && last < first) }'; then

@@ -125,8 +125,8 @@ close:
 static tsr_status run_round(gemm_bench *b, int round, tsri_bench_gemm_report *report)
 {
     const int64_t cube[3] = {BENCH_SIDE, BENCH_SIDE, BENCH_SIDE};
-    bench_rate square[2];
-    bench_rate peak[2];
+    bench_rate square[2] = {{0.0, 0.0}};
+    bench_rate peak[2] = {{0.0, 0.0}};
     bench_rate rate;
 
     for (int c = 0; c < report->ceiling_count; c++) {

@@ -143,6 +143,8 @@ static int run_command(const tsri_cli_command *command, int argc, char **argv, b
 
 int tsri_cli_main(const tsri_cli_command *const *commands, int argc, char **argv)
 {
+    /* Before anything is done. Ranks that we start inherit it. */
+    tsri_cli_calm_openmp(argv);
     bool is_rank = tsri_boot_launched();
     const tsri_cli_command *command = NULL;
 

@@ -25,6 +25,10 @@ int tsri_cli_strip_launch(int argc, char **argv, char **out);
 void tsri_cli_print_help(const tsri_cli_command *const *commands, FILE *to);
 void tsri_cli_print_command_help(const tsri_cli_command *command, FILE *to);
 
+/** Let OpenMP's threads spin briefly, unless the environment says how long: starts this program
+ *  again with argv, once. */
+void tsri_cli_calm_openmp(char **argv);
+
 /** Start ranks ranks of `program words` through mpirun and wait; returns the exit status. */
 int tsri_cli_launch(const tsri_cli *cli, int argc, char **argv);
 

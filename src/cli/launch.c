@@ -79,7 +79,7 @@ static void add_environment(words *list)
         char name[256];
 
         if ((strncmp(*entry, "TSR_", 4) == 0 || strncmp(*entry, "OMP_", 4) == 0 ||
-             strncmp(*entry, "LD_LIBRARY_PATH=", 16) == 0) &&
+             strncmp(*entry, "GOMP_", 5) == 0 || strncmp(*entry, "LD_LIBRARY_PATH=", 16) == 0) &&
             length < sizeof(name)) {
             (void)snprintf(name, sizeof(name), "%.*s", (int)length, *entry);
             add(list, "-x");

@@ -111,7 +111,10 @@ static tsr_status do_wait(const tsri_cli *cli, tsr_world *world)
 static tsr_status do_threads(const tsri_cli *cli, tsr_world *world)
 {
     (void)cli;
+    const char *spin = getenv("GOMP_SPINCOUNT");
+
     (void)printf("omp %s\n", getenv("OMP_NUM_THREADS") != NULL ? "set" : "unset");
+    (void)printf("spin %s\n", spin != NULL ? spin : "unset");
     return tsr_world_agree(world, TSR_OK);
 }
 

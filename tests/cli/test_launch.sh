@@ -8,7 +8,7 @@ set -u
 program=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset OMP_NUM_THREADS
+unset OMP_NUM_THREADS GOMP_SPINCOUNT OMP_WAIT_POLICY
 passed=0
 failed=0
 case_name=
@@ -101,6 +101,18 @@ start 0 20 hello -n2
 count out '^hello [01]/2 -$' 2
 start 0 20 threads -n 2
 count out '^omp unset$' 2
+# Threads spin briefly, unless the user says how long.
+count out '^spin 1000$' 2
+start 0 20 threads
+count out '^spin 1000$' 1
+export GOMP_SPINCOUNT=77
+start 0 20 threads -n 2
+count out '^spin 77$' 2
+unset GOMP_SPINCOUNT
+export OMP_WAIT_POLICY=passive
+start 0 20 threads
+count out '^spin unset$' 1
+unset OMP_WAIT_POLICY
 
 # ---- jobs that do not ----
 start 1 20 fail 0

@@ -73,6 +73,7 @@ function(tsr_add_test_program file main)
     endif()
 endfunction()
 
+# Threads that wait spin briefly, as in the program (src/cli/openmp.c).
 # tsr_set_test(<case> <file> PROCESSORS <n> LABELS <l>... ENVIRONMENT <e>...)
 function(tsr_set_test case file)
     cmake_parse_arguments(ARG "" "PROCESSORS" "LABELS;ENVIRONMENT" ${ARGN})
@@ -82,7 +83,7 @@ function(tsr_set_test case file)
     file(MAKE_DIRECTORY ${scratch})
     set_tests_properties(${case} PROPERTIES PROCESSORS ${ARG_PROCESSORS} TIMEOUT ${timeout}
         SKIP_RETURN_CODE 77 LABELS "${ARG_LABELS};${labels}" WORKING_DIRECTORY ${scratch}
-        ENVIRONMENT "${ARG_ENVIRONMENT};TSR_TEST_SCRATCH=${scratch};TSR_PROGRAM=${PROJECT_BINARY_DIR}/tessera")
+        ENVIRONMENT "${ARG_ENVIRONMENT};GOMP_SPINCOUNT=1000;TSR_TEST_SCRATCH=${scratch};TSR_PROGRAM=${PROJECT_BINARY_DIR}/tessera")
 endfunction()
 
 # One process: <name>.

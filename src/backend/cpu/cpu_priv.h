@@ -152,7 +152,8 @@ typedef struct tsri_cpu_op {
     tsri_cpu_item items[TSRI_COLL_MAX_ITEMS];
 
     tsri_cpu_state state;
-    bool in_cell; /* inputs travel in the cell */
+    bool in_cell;    /* inputs travel in the cell */
+    bool past_cache; /* outputs are larger than this rank's share of the caches */
     int item, member;
     int64_t at;
     size_t packed; /* where item's input begins in the cell */
@@ -214,6 +215,7 @@ struct tsri_cpu_device {
     tsr_device head;
     int rank, world;
     double spin_s;
+    size_t cache_bytes; /* this rank's share of the last-level cache */
     size_t mpi_bytes;
     tsri_cpu_control *control;
     int control_fd;
@@ -316,6 +318,12 @@ tsr_status tsri_cpu_mpi_step(tsri_cpu_op *op, tsri_cpu_activity *activity);
 /* ---- watch.c ---- */
 /** op waits: fail if a member is gone, has failed, or the time is up. */
 tsr_status tsri_cpu_watch(tsri_cpu_op *op);
+
+/* ---- copy.c ---- */
+/** Bytes that a rank of local_ranks can write and find in the last-level cache afterwards. */
+size_t tsri_cpu_cache_share(int local_ranks);
+/** memcpy; past_cache: with stores that leave the caches alone. */
+void tsri_cpu_copy(void *to, const void *from, size_t bytes, bool past_cache);
 
 /* ---- reduce.c ---- */
 /** out [count] = source 0 op source 1 ... in this order; bf16 and f16 in f32. out may be one of the

@@ -90,6 +90,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
     device->rank = options->world_rank;
     device->world = options->world_size;
     device->spin_s = local > cores() ? 0 : TSRI_CPU_SPIN_S;
+    device->cache_bytes = tsri_cpu_cache_share(local);
     device->mpi_bytes = TSRI_CPU_MPI_BYTES;
     device->control_fd = -1;
     device->heap.fd = -1;

@@ -85,6 +85,8 @@ static void publish(tsri_cpu_op *op)
     tsri_cpu_group *group = op->group;
     const unsigned char *heap = group->peer[group->head.index]->heap;
     size_t total = 0;
+    size_t unit = tsr_dtype_size(op->dtype);
+    size_t written = 0;
     size_t at = 0;
 
     group->call++;
@@ -94,7 +96,9 @@ static void publish(tsri_cpu_op *op)
         slot->in[i] = op->items[i].in == NULL ? 0 : (uint64_t)(op->items[i].in - heap);
         slot->out[i] = (uint64_t)(op->items[i].out - heap);
         total += packed_bytes(op, i);
+        written += (size_t)(tsri_cpu_out_pieces(op) * op->items[i].count) * unit;
     }
+    op->past_cache = written > ((tsri_cpu_device *)group->head.device)->cache_bytes;
     op->in_cell = total <= TSRI_CPU_INLINE_BYTES;
     if (!op->in_cell || (op->kind == TSRI_BROADCAST && op->root != group->head.index)) {
         return;
@@ -203,7 +207,7 @@ static bool copy_step(tsri_cpu_op *op)
         size_t done = (size_t)op->at;
         size_t bytes = part.bytes - done < budget ? part.bytes - done : budget;
         if (bytes > 0 && part.to != part.from) {
-            memcpy(part.to + done, part.from + done, bytes);
+            tsri_cpu_copy(part.to + done, part.from + done, bytes, op->past_cache);
             touched(op, part.member, bytes);
         }
         budget -= bytes;

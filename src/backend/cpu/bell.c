@@ -38,6 +38,19 @@ void tsri_cpu_ring(tsri_cpu_control *control)
     }
 }
 
+bool tsri_cpu_linger(const tsri_cpu_device *device, uint32_t seen)
+{
+    double limit = tsri_now_s() + TSRI_CPU_LINGER_S;
+
+    while (tsri_cpu_bell(device) == seen) {
+        if (tsri_now_s() > limit) {
+            return false;
+        }
+        (void)sched_yield();
+    }
+    return true;
+}
+
 void tsri_cpu_pause(const tsri_cpu_device *device, uint32_t seen, double nap_s)
 {
     tsri_cpu_control *control = device->control;

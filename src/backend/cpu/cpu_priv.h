@@ -54,7 +54,10 @@
 #define TSRI_CPU_POLL_FIRST_S 2e-5
 #define TSRI_CPU_POLL_LAST_S  2e-4
 /** Time to watch the bell before sleeping, where every local rank has a core of its own. */
-#define TSRI_CPU_SPIN_S      5e-6
+#define TSRI_CPU_SPIN_S 5e-6
+/** Time for which the caller's thread, which has nothing else to do, offers its core to others and
+ *  looks again before it sleeps: waking up on a core that went idle takes as long. */
+#define TSRI_CPU_LINGER_S    5e-5
 #define TSRI_CPU_TEXT_BYTES  320
 #define TSRI_CPU_LABEL_BYTES 64
 
@@ -258,6 +261,9 @@ bool tsri_cpu_peer_alive(const tsri_cpu_peer *peer);
 /* ---- bell.c ---- */
 uint32_t tsri_cpu_bell(const tsri_cpu_device *device);
 void tsri_cpu_ring(tsri_cpu_control *control);
+/** Yield the core until the bell is no longer seen, which returns true, or for TSRI_CPU_LINGER_S.
+ */
+bool tsri_cpu_linger(const tsri_cpu_device *device, uint32_t seen);
 /** Return when the bell is no longer seen, or after nap_s. */
 void tsri_cpu_pause(const tsri_cpu_device *device, uint32_t seen, double nap_s);
 /** The same for what has to be looked at: after looks in vain, the first few (yields) only yield

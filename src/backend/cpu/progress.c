@@ -170,7 +170,7 @@ tsr_status tsri_cpu_run(tsri_cpu_device *device, tsri_cpu_op *op)
             looks = 0;
         } else if (activity.polls) {
             tsri_cpu_poll_pause(device, seen, looks++, yields);
-        } else {
+        } else if (!tsri_cpu_linger(device, seen)) {
             tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
         }
     }

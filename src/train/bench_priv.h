@@ -16,8 +16,9 @@ double tsri_bench_median(double *values, int count);
 /** A comm of one axis over all ranks of the world. */
 tsr_status tsri_bench_open_comm(tsr_world *world, tsr_mesh **mesh_out, tsr_comm **comm_out);
 
-/** Processor seconds of this process so far, all threads. */
-double tsri_bench_processor_s(void);
+/** Processor seconds so far of the threads of a team; not of the process, whose clock is behind for
+ *  threads that run on other cores. */
+double tsri_bench_team_s(int threads);
 
 /** Flops per second on the wall's clock, and by processor time: those of a processor second, times
  *  threads. Equal on an idle machine; the second holds on a busy one too. */

@@ -462,6 +462,11 @@ typedef struct tsri_kernel_table {
 /** "matmul", ...; "?" outside the range. */
 const char *tsrk_name(tsrk_id id);
 
+/** Multiplications and additions of kernel id, where they and not the bytes moved set its time:
+ *  matrix products 2 m n k, causal attention the lower half of its products (forward 2, backward 5
+ *  of them). 0 for the others. type_out: what they are computed in. */
+double tsrk_flops(tsrk_id id, const void *args, tsr_dtype *type_out);
+
 const tsri_kernel_table *tsrk_table_ref(void);
 const tsri_kernel_table *tsrk_table_cpu(void);
 

@@ -275,6 +275,19 @@ static tsr_status check_range(const tsr_stream *stream, const tsri_access *acces
     return TSR_OK;
 }
 
+static tsri_entry kernel_entry(const tsri_call *call, tsrk_id kernel, const void *args)
+{
+    tsri_entry entry = {.kind = TSRI_ENTRY_KERNEL, .op = (int)kernel, .label = call->label};
+    if (call->stream->device->recorder == NULL) {
+        return entry;
+    }
+    for (int i = 0; i < call->access_count; i++) {
+        entry.bytes += call->access[i].bytes;
+    }
+    entry.flops = tsrk_flops(kernel, args, &entry.dtype);
+    return entry;
+}
+
 tsr_status tsri_launch(tsri_call *call, tsrk_id kernel, const void *args)
 {
     tsr_stream *stream = call->stream;
@@ -290,7 +303,7 @@ tsr_status tsri_launch(tsri_call *call, tsrk_id kernel, const void *args)
     for (int i = 0; i < call->access_count; i++) {
         TSR_TRY(check_range(stream, &call->access[i], tsrk_name(kernel), call->label));
     }
-    tsri_entry entry = {.kind = TSRI_ENTRY_KERNEL, .op = (int)kernel, .label = call->label};
+    tsri_entry entry = kernel_entry(call, kernel, args);
     tsr_status status = TSR_OK;
     stream->enqueued++;
     TSR_TRY_GOTO(status, tsri_recorder_op_begin(stream, &entry, call->access, call->access_count),

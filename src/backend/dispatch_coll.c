@@ -242,12 +242,16 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
                         .op = (int)coll->kind,
                         .label = coll->label,
                         .group = group->name,
+                        .members = group->world_ranks,
                         .group_size = group->size,
-                        .axis_mask = group->axis_mask};
+                        .axis_mask = group->axis_mask,
+                        .dtype = coll->dtype};
+    const int64_t alike[] = {coll->kind, coll->dtype, coll->op, coll->root, coll->item_count};
     tsr_status status = TSR_OK;
     if (coll->item_count == 0) {
         return TSR_OK;
     }
+    entry.call = tsri_hash(alike, sizeof(alike), 0);
     for (int i = 0; i < coll->item_count; i++) {
         const tsri_coll_item *item = &coll->items[i];
         item_range range = {0};
@@ -256,6 +260,7 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
                                                coll->kind == TSRI_REDUCE_SCATTER};
         access[access_count++] = (tsri_access){item->out, item->out_offset, range.out_bytes, true};
         add_bytes(group, coll, (size_t)item->count * tsr_dtype_size(coll->dtype), &entry);
+        entry.call = tsri_hash(&item->count, sizeof(item->count), entry.call);
     }
     stream->enqueued++;
     group->seq++;

@@ -11,6 +11,7 @@
 #include "base/base.h"
 
 #include <pthread.h>
+#include <string.h>
 
 typedef struct seq_index {
     int *entry; /* [count] */
@@ -18,10 +19,17 @@ typedef struct seq_index {
     uint64_t first_seq; /* of entry[0]; 0: nothing recorded yet */
 } seq_index;
 
+struct tsri_ledger {
+    tsri_entry *entries;
+    int count;
+    tsri_intern *strings;
+};
+
 struct tsri_recorder {
     pthread_mutex_t lock;
     tsri_recorder_options options;
-    tsri_race *race; /* NULL without race check */
+    tsri_race *race;      /* NULL without race check */
+    tsri_intern *strings; /* NULL: entries borrow */
     tsri_entry *entries;
     int count, capacity;
     int step;
@@ -34,8 +42,32 @@ static bool has_seq(tsri_entry_kind kind)
     return kind == TSRI_ENTRY_KERNEL || kind == TSRI_ENTRY_COLLECTIVE || kind == TSRI_ENTRY_COPY;
 }
 
+static tsr_status keep_text(tsri_intern *strings, const char **text)
+{
+    const void *copy = NULL;
+    if (*text != NULL) {
+        TSR_TRY(tsri_intern_keep(strings, *text, strlen(*text) + 1, &copy));
+        *text = copy;
+    }
+    return TSR_OK;
+}
+
+static tsr_status keep_all(tsri_intern *strings, tsri_entry *entry)
+{
+    const void *copy = NULL;
+    TSR_TRY(keep_text(strings, &entry->label));
+    TSR_TRY(keep_text(strings, &entry->group));
+    if (entry->members != NULL) {
+        TSR_TRY(tsri_intern_keep(strings, entry->members, sizeof(int) * (size_t)entry->group_size,
+                                 &copy));
+        entry->members = copy;
+    }
+    return TSR_OK;
+}
+
 static tsr_status append_locked(tsri_recorder *recorder, const tsri_entry *entry)
 {
+    tsri_entry *place = NULL;
     TSR_TRY(tsri_grow(&recorder->entries, &recorder->capacity, recorder->count + 1,
                       sizeof(tsri_entry)));
     if (has_seq(entry->kind)) {
@@ -44,10 +76,17 @@ static tsr_status append_locked(tsri_recorder *recorder, const tsri_entry *entry
         if (index->count == 0) {
             index->first_seq = entry->seq;
         }
-        index->entry[index->count++] = recorder->count;
+        index->entry[index->count] = recorder->count;
     }
-    recorder->entries[recorder->count] = *entry;
-    recorder->entries[recorder->count].step = recorder->step;
+    place = &recorder->entries[recorder->count];
+    *place = *entry;
+    place->step = recorder->step;
+    if (recorder->strings != NULL) {
+        TSR_TRY(keep_all(recorder->strings, place));
+    }
+    if (has_seq(entry->kind)) {
+        recorder->index[entry->stream].count++;
+    }
     recorder->count++;
     return TSR_OK;
 }
@@ -196,8 +235,11 @@ tsr_status tsri_recorder_attach(tsr_device *device, const tsri_recorder_options 
     tsr_status status = TSR_OK;
     TSR_TRY(tsri_alloc(1, sizeof(*recorder), &recorder));
     recorder->options = *options;
+    if (options->own) {
+        TSR_TRY_GOTO(status, tsri_intern_create(&recorder->strings), free_recorder);
+    }
     if (options->race_check) {
-        TSR_TRY_GOTO(status, tsri_race_create(options->drop_wait, &recorder->race), free_recorder);
+        TSR_TRY_GOTO(status, tsri_race_create(options->drop_wait, &recorder->race), free_strings);
     }
     if (pthread_mutex_init(&recorder->lock, NULL) != 0) {
         status = TSR_RAISE(TSR_ERR_NOMEM, "no lock for the ledger");
@@ -208,6 +250,8 @@ tsr_status tsri_recorder_attach(tsr_device *device, const tsri_recorder_options 
     return TSR_OK;
 free_race:
     tsri_race_destroy(&recorder->race);
+free_strings:
+    tsri_intern_destroy(&recorder->strings);
 free_recorder:
     tsri_free(&recorder);
     return status;
@@ -225,6 +269,7 @@ void tsri_recorder_detach(tsr_device *device)
         tsri_free(&recorder->index[s].entry);
     }
     tsri_free(&recorder->entries);
+    tsri_intern_destroy(&recorder->strings);
     (void)pthread_mutex_destroy(&recorder->lock);
     tsri_free(&recorder);
 }
@@ -255,6 +300,47 @@ const tsri_entry *tsri_recorder_entries(const tsr_device *device, int *count_out
     const tsri_recorder *recorder = device->recorder;
     *count_out = recorder == NULL ? 0 : recorder->count;
     return recorder == NULL ? NULL : recorder->entries;
+}
+
+tsr_status tsri_recorder_take(tsr_device *device, tsri_ledger **out)
+{
+    tsri_recorder *recorder = device->recorder;
+    tsri_intern *strings = NULL;
+    tsri_ledger *ledger = NULL;
+    tsr_status status = TSR_OK;
+    if (recorder == NULL || recorder->strings == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE, "taking the ledger of a device whose recorder owns none");
+    }
+    TSR_TRY(tsri_intern_create(&strings));
+    TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*ledger), &ledger), free_strings);
+    *ledger = (tsri_ledger){
+        .entries = recorder->entries, .count = recorder->count, .strings = recorder->strings};
+    recorder->entries = NULL;
+    recorder->capacity = 0;
+    recorder->strings = strings;
+    tsri_recorder_clear(device);
+    *out = ledger;
+    return TSR_OK;
+free_strings:
+    tsri_intern_destroy(&strings);
+    return status;
+}
+
+const tsri_entry *tsri_ledger_entries(const tsri_ledger *ledger, int *count_out)
+{
+    *count_out = ledger->count;
+    return ledger->entries;
+}
+
+void tsri_ledger_destroy(tsri_ledger **pointer)
+{
+    tsri_ledger *ledger = *pointer;
+    *pointer = NULL;
+    if (ledger != NULL) {
+        tsri_free(&ledger->entries);
+        tsri_intern_destroy(&ledger->strings);
+        tsri_free(&ledger);
+    }
 }
 
 int tsri_recorder_wait_count(const tsr_device *device)

@@ -36,14 +36,19 @@ typedef struct tsri_entry {
     tsri_entry_kind kind;
     int step;
     tsri_stream_kind stream;
-    int op;            /* tsrk_id, tsri_coll_kind, tsri_mem_kind of an allocation or release,
-                          TSRI_COPY_*, or of a WAIT the awaited tsri_stream_kind */
-    const char *label; /* borrowed */
-    const char *group; /* axes' name of a collective, else NULL; borrowed */
+    int op;             /* tsrk_id, tsri_coll_kind, tsri_mem_kind of an allocation or release,
+                           TSRI_COPY_*, or of a WAIT the awaited tsri_stream_kind */
+    const char *label;  /* borrowed */
+    const char *group;  /* axes' name of a collective, else NULL; borrowed */
+    const int *members; /* world ranks of a collective's group [group_size]; the group's */
     int group_size;
     unsigned axis_mask;
-    uint64_t seq; /* stream's sequence number; of a WAIT: the awaited one */
-    size_t bytes; /* of the allocation or host copy; of a collective: the whole tensor (W pieces) */
+    uint64_t seq;      /* stream's sequence number; of a WAIT: the awaited one */
+    uint64_t call;     /* of a collective: hash of what all members must pass alike */
+    size_t bytes;      /* of the allocation or host copy; that a kernel reads and writes; of a
+                          collective: the whole tensor (W pieces) */
+    double flops;      /* of a kernel, as tsrk_flops counts */
+    tsr_dtype dtype;   /* of a collective; of a kernel, what it multiplies in */
     size_t sent_bytes; /* what this rank sends at least: AG, RS, A2A (W-1)/W, AR 2(W-1)/W of bytes;
                           broadcast (W-1)/W, the mean over the ranks */
     double begin_s, end_s; /* executing backends fill them when the operation ran; else 0 */
@@ -53,6 +58,7 @@ typedef struct tsri_recorder tsri_recorder;
 
 typedef struct tsri_recorder_options {
     bool ledger;     /* keep entries */
+    bool own;        /* copy what entries borrow: they outlive modules and groups */
     bool race_check; /* fail a conflicting call with TSR_ERR_INTERNAL */
     int drop_wait;   /* test switch: ignore the n-th (1-based) stream_wait for the race check */
 } tsri_recorder_options;
@@ -65,6 +71,13 @@ void tsri_recorder_set_step(tsr_device *device, int step);
 void tsri_recorder_clear(tsr_device *device);
 /** Entries so far, borrowed until the next recorded call. Times are final after stream_sync. */
 const tsri_entry *tsri_recorder_entries(const tsr_device *device, int *count_out);
+/** A ledger that outlives its device. */
+typedef struct tsri_ledger tsri_ledger;
+/** Take the entries of a recorder that owns what they borrow; it begins anew. Nothing may still be
+ * running. */
+tsr_status tsri_recorder_take(tsr_device *device, tsri_ledger **out);
+const tsri_entry *tsri_ledger_entries(const tsri_ledger *ledger, int *count_out);
+void tsri_ledger_destroy(tsri_ledger **ledger);
 /** Number of stream_wait calls that the race check saw. */
 int tsri_recorder_wait_count(const tsr_device *device);
 /** Races found so far; 0 without a race check. A release that races cannot fail: it is counted

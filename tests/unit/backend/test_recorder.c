@@ -253,7 +253,79 @@ static void test_out_of_memory_leaks_nothing(void)
     CHECK(n > 10);
 }
 
+/* What a taken ledger borrows may all be gone. */
+static tsr_status record_and_forget(tsri_ledger **out)
+{
+    char label[] = "layers.7";
+    const tsri_recorder_options owns = {.ledger = true, .own = true};
+    fixture f;
+    TSR_TRY(open_all(&f));
+    TSR_TRY(tsri_recorder_attach(f.device, &owns));
+    for (int i = 0; i < 400; i++) { /* more labels than the first table has slots */
+        (void)snprintf(label, sizeof(label), "l%d", i % 300);
+        TSR_TRY(zero(f.compute, f.buffer, 0, label));
+    }
+    TSR_TRY(collect(&f, TSRI_ALL_GATHER, 4));
+    TSR_TRY(tsri_recorder_take(f.device, out));
+    memset(label, '!', sizeof(label) - 1);
+    close_all(&f);
+    return TSR_OK;
+}
+
+static void test_taken_ledger_owns(void)
+{
+    const int64_t live = tsri_alloc_live();
+    tsri_ledger *ledger = NULL;
+    int count = 0;
+    REQUIRE_OK(record_and_forget(&ledger));
+    const tsri_entry *e = tsri_ledger_entries(ledger, &count);
+    REQUIRE_EQ(count, 401);
+    CHECK_STR(e[0].label, "l0");
+    CHECK_STR(e[299].label, "l299");
+    CHECK(e[5].label == e[305].label); /* one copy of each */
+    CHECK_EQ(e[0].bytes, 16);
+    CHECK_STR(e[400].group, "tp");
+    CHECK_EQ(e[400].members[2], 2);
+    CHECK_EQ(e[400].dtype, TSR_F32);
+    tsri_ledger_destroy(&ledger);
+    CHECK_EQ(tsri_alloc_live(), live);
+}
+
+/* Calls that members must make alike have equal hashes, and others differ. */
+static void test_call_hash(void)
+{
+    fixture f;
+    int count = 0;
+    REQUIRE_OK(open_all(&f));
+    tsri_recorder_clear(f.device);
+    CHECK_OK(collect(&f, TSRI_ALL_GATHER, 4));
+    CHECK_OK(collect(&f, TSRI_ALL_GATHER, 4));
+    CHECK_OK(collect(&f, TSRI_ALL_GATHER, 5));
+    CHECK_OK(collect(&f, TSRI_REDUCE_SCATTER, 4));
+    const tsri_entry *e = tsri_recorder_entries(f.device, &count);
+    REQUIRE_EQ(count, 4);
+    CHECK(e[0].call == e[1].call);
+    CHECK(e[0].call != e[2].call);
+    CHECK(e[0].call != e[3].call);
+    close_all(&f);
+}
+
+static void test_flops(void)
+{
+    const tsrk_matmul m = {.m = 3, .n = 5, .k = 7, .a_type = TSR_BF16, .b_type = TSR_BF16};
+    const tsrk_attention a = {.batch = 2, .heads = 3, .kv_heads = 1, .seq = 8, .dim = 4};
+    const tsrk_add add = {.n = 100};
+    tsr_dtype type = TSR_F32;
+    CHECK(tsrk_flops(TSRK_MATMUL, &m, &type) == 2.0 * 3 * 5 * 7);
+    CHECK_EQ(type, TSR_BF16);
+    CHECK(tsrk_flops(TSRK_ATTENTION, &a, &type) == 4.0 * 2 * 3 * 8 * 8 * 4 / 2);
+    CHECK(tsrk_flops(TSRK_ADD, &add, &type) == 0.0);
+}
+
 const tsr_test_case tsr_test_cases[] = {
+    {"taken_ledger_owns", test_taken_ledger_owns},
+    {"call_hash", test_call_hash},
+    {"flops", test_flops},
     {"entries", test_entries},
     {"collective_bytes", test_collective_bytes},
     {"times_find_their_entry", test_times_find_their_entry},

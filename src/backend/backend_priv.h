@@ -31,7 +31,7 @@ void tsri_recorder_release(tsr_buffer *buffer);
 typedef struct tsri_intern tsri_intern;
 
 tsr_status tsri_intern_create(tsri_intern **out);
-void tsri_intern_destroy(tsri_intern **set);
+void tsri_intern_destroy(tsri_intern **pointer);
 /** The set's copy of data [bytes], aligned for any type; it lives as long as the set. */
 tsr_status tsri_intern_keep(tsri_intern *set, const void *data, size_t bytes, const void **out);
 

@@ -77,7 +77,7 @@ typedef struct tsri_ledger tsri_ledger;
  * running. */
 tsr_status tsri_recorder_take(tsr_device *device, tsri_ledger **out);
 const tsri_entry *tsri_ledger_entries(const tsri_ledger *ledger, int *count_out);
-void tsri_ledger_destroy(tsri_ledger **ledger);
+void tsri_ledger_destroy(tsri_ledger **pointer);
 /** Number of stream_wait calls that the race check saw. */
 int tsri_recorder_wait_count(const tsr_device *device);
 /** Races found so far; 0 without a race check. A release that races cannot fail: it is counted

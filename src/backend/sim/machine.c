@@ -19,8 +19,10 @@ double tsri_machine_kernel_s(const tsri_machine *machine, tsrk_id kernel, double
     const double moved = machine->bytes_per_s > 0.0 ? bytes / machine->bytes_per_s : 0.0;
     double work = moved;
 
-    if (own > 0.0) {
-        work = (flops > 0.0 ? flops : bytes) / own;
+    if (own > 0.0 && flops > 0.0) { /* the rate is that of the fastest type */
+        work = flops / (product > 0.0 && product < own ? product : own);
+    } else if (own > 0.0) {
+        work = bytes / own;
     } else if (flops > 0.0 && product > 0.0) {
         work = larger(moved, flops / product);
     }

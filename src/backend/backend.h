@@ -102,8 +102,8 @@ typedef struct tsri_coll_item {
 
 /** A collective over a list of ranges, which is one operation. All members of the group pass equal
  *  kind, dtype, op, root, item_count and counts, in the same order of calls. Sums of bf16 and f16
- *  accumulate in f32, in the order of ranks 0..W-1, so every rank and every run gets the same bits.
- */
+ *  accumulate in f32 and are rounded once. The order of a sum depends on the group and the counts
+ *  alone, so every rank and every run gets the same bits. */
 typedef struct tsri_coll {
     tsri_coll_kind kind;
     tsr_dtype dtype;

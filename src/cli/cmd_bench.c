@@ -278,8 +278,8 @@ const tsri_cli_command tsri_command_bench = {
     .help =
         "gemm         The matrix products of a model's linear layers, forward and backward,\n"
         "             beside the processor's multiply-add rate and a large square product.\n"
-        "collectives  all_gather, reduce_scatter and all_reduce over N ranks: ours, Open MPI's,\n"
-        "             and the copy bandwidth that bounds them.\n"
+        "collectives  all_gather, reduce_scatter and all_reduce over N ranks: ours, the same by\n"
+        "             messages (MPI), and the copy bandwidth that bounds them.\n"
         "step         A training step on random tokens: tokens/s, share of the ceiling, and\n"
         "             where the time goes.\n"
         "Whatever is compared is measured alternately in one run; medians are shown.\n"

@@ -56,8 +56,15 @@ static void add(words *list, const char *word)
     }
 }
 
+/* A setting of Open MPI, unless the environment has it: the user knows his network. */
 static void add_setting(words *list, const char *name, const char *value)
 {
+    char variable[64];
+
+    (void)snprintf(variable, sizeof(variable), "OMPI_MCA_%s", name);
+    if (getenv(variable) != NULL) {
+        return;
+    }
     add(list, "--mca");
     add(list, name);
     add(list, value);

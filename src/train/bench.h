@@ -84,7 +84,7 @@ typedef struct tsri_bench_coll_row {
     tsri_coll_kind kind;
     size_t bytes; /* of the whole tensor, as measured: a multiple of W elements */
     tsri_bench_coll_side ours, mpi;
-    double speedup; /* time of MPI by ours */
+    double speedup; /* time by messages, by time through memory */
     double of_copy; /* ours: by the time in which each rank of all copies what it has to move */
 } tsri_bench_coll_row;
 

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file bench_collectives.c
- * Collectives over all ranks: ours, Open MPI's, and the copies that bound both.
+ * Collectives over all ranks: through memory, by messages, and the copies that bound both.
  *
  * Two devices are open at a time, alike but for their transport. A sample runs one collective a few
  * times on one of them after every rank has met on ours, where waiting ranks sleep; it lasts as

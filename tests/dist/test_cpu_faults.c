@@ -152,13 +152,13 @@ static void test_failure_reaches_waiters(void)
 /* ---- absence ---- */
 
 /* The last rank stays away: the first to notice says so, the others say it or pass it on. */
-static void stay_away(bool queued)
+static void stay_away(const char *transport, bool queued)
 {
     rig it;
     int last = tsr_test_size() - 1;
     char want[96];
 
-    REQUIRE(rig_open(&it, "auto", 0.5));
+    REQUIRE(rig_open(&it, transport, 0.5));
     CHECK_OK(all_reduce(&it, queued, 3, "warm"));
     if (tsr_test_rank() != last) {
         double begin = tsri_now_s();
@@ -181,8 +181,14 @@ static void stay_away(bool queued)
 
 static void test_timeout(void)
 {
-    stay_away(false);
-    stay_away(true);
+    stay_away("auto", false);
+    stay_away("auto", true);
+}
+
+static void test_timeout_over_mpi(void)
+{
+    stay_away("mpi", false);
+    stay_away("mpi", true);
 }
 
 /* A process that is stopped is a process that does not come. */
@@ -351,6 +357,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"disagree_over_mpi", test_disagree_over_mpi},
     {"failure_reaches_waiters", test_failure_reaches_waiters},
     {"timeout", test_timeout},
+    {"timeout_over_mpi", test_timeout_over_mpi},
     {"stopped_rank", test_stopped_rank},
     {"rank_leaves", test_rank_leaves},
     {"process_ends", test_process_ends},

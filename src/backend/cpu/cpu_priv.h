@@ -40,7 +40,7 @@
 /** Bytes that one step of a state machine copies, and elements that it reduces. */
 #define TSRI_CPU_STEP_BYTES    ((size_t)1 << 20)
 #define TSRI_CPU_STEP_ELEMENTS ((int64_t)1 << 17)
-/** Bytes of one MPI message; larger pieces go in rounds. */
+/** Most bytes of one MPI message; larger pieces go in rounds. */
 #define TSRI_CPU_MPI_BYTES ((size_t)64 << 20)
 /** Entries of a stream's queue; a full queue blocks the caller. */
 #define TSRI_CPU_QUEUE 128
@@ -155,7 +155,7 @@ typedef struct tsri_cpu_op {
     tsri_cpu_item items[TSRI_COLL_MAX_ITEMS];
 
     tsri_cpu_state state;
-    bool in_cell;    /* inputs travel in the cell */
+    bool in_cell;    /* inputs travel in the cell, or in the letter */
     bool past_cache; /* outputs are larger than this rank's share of the caches */
     int item, member;
     int64_t at;
@@ -316,10 +316,12 @@ int64_t tsri_cpu_out_pieces(const tsri_cpu_op *op);
 /* ---- node.c: collectives through memory ---- */
 tsr_status tsri_cpu_node_step(tsri_cpu_op *op, tsri_cpu_activity *activity);
 
-/* ---- wire.c: collectives through MPI ---- */
+/* ---- wire.c, ring.c: collectives through MPI ---- */
 tsr_status tsri_cpu_mpi_open(tsri_cpu_group *group);
 void tsri_cpu_mpi_close(tsri_cpu_group *group);
 tsr_status tsri_cpu_mpi_step(tsri_cpu_op *op, tsri_cpu_activity *activity);
+/** Does op wait for member, as far as this rank can know? */
+bool tsri_cpu_mpi_absent(const tsri_cpu_op *op, int member);
 
 /* ---- watch.c ---- */
 /** op waits: fail if a member is gone, has failed, or the time is up. */
@@ -336,6 +338,9 @@ void tsri_cpu_copy(void *to, const void *from, size_t bytes, bool past_cache);
  *  sources, not otherwise overlap. */
 void tsri_cpu_reduce(tsr_dtype dtype, tsri_reduce_op op, const void *const *source,
                      int source_count, void *out, int64_t count);
+/** acc [count] = acc op term [count]; of bf16 and f16 terms acc is f32. */
+void tsri_cpu_accumulate(tsr_dtype dtype, tsri_reduce_op op, void *acc, const void *term,
+                         int64_t count);
 /** out [count] f32 from bf16 or f16, and back. */
 void tsri_cpu_widen(tsr_dtype dtype, const void *in, float *out, int64_t count);
 void tsri_cpu_narrow(tsr_dtype dtype, const float *in, void *out, int64_t count);

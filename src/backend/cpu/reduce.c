@@ -326,3 +326,22 @@ void tsri_cpu_reduce(tsr_dtype dtype, tsri_reduce_op op, const void *const *sour
                      tsri_min64(block, count - at));
     }
 }
+
+void tsri_cpu_accumulate(tsr_dtype dtype, tsri_reduce_op op, void *acc, const void *term,
+                         int64_t count)
+{
+    float wide[BLOCK_BYTES / sizeof(float)];
+    const int64_t block = BLOCK_BYTES / (int64_t)sizeof(float);
+    fold_fn fold = find_fold(dtype, op);
+
+    if (dtype != TSR_BF16 && dtype != TSR_F16) {
+        fold(acc, term, acc, count);
+        return;
+    }
+    for (int64_t at = 0; at < count; at += block) {
+        int64_t n = tsri_min64(block, count - at);
+        float *sum = (float *)acc + at;
+        tsri_cpu_widen(dtype, (const uint16_t *)term + at, wide, n);
+        fold(sum, wide, sum, n);
+    }
+}

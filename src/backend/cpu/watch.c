@@ -35,16 +35,16 @@ static tsr_status late(const tsri_cpu_op *op)
     double limit = group->head.device->timeout_s;
 
     (void)what(op, call, sizeof call);
-    if (!group->shared) {
-        return TSR_RAISE(TSR_ERR_COMM, "%s did not end within %g s", call, limit);
-    }
     names[0] = '\0';
     for (int m = 0; m < group->head.size && at + 16 < sizeof names; m++) {
-        if (absent(group, m)) {
+        if (group->shared ? absent(group, m) : tsri_cpu_mpi_absent(op, m)) {
             int wrote = snprintf(names + at, sizeof names - at, "%s%d", at == 0 ? "" : ", ",
                                  group->ranks[m]);
             at += wrote > 0 ? (size_t)wrote : 0;
         }
+    }
+    if (at == 0 && !group->shared && op->state == TSRI_CPU_MOVE) {
+        return TSR_RAISE(TSR_ERR_COMM, "%s did not end within %g s", call, limit);
     }
     if (at == 0) {
         return TSR_OK; /* the last one has just come */

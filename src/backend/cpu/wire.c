@@ -4,46 +4,23 @@
  * @file wire.c
  * Collectives through MPI, for groups whose members do not share memory.
  *
- * First the members exchange what they call (one small all-gather); only if all agree do data
- * move. All items of a list are under way together, one non-blocking call per item. A piece above
- * the device's message size goes in rounds, which is the one place where counts are cut to an int:
- * a round moves elements [at, at + n) of every piece. bf16 and f16 travel as f32 when they are
- * reduced, so that the sum is rounded once.
+ * First the members send each other a letter: what they call, and their input if it is small. Only
+ * when the letters of all have come, and agree, do other data move or outputs change. So a scalar
+ * costs one message to each member, in no order, and who does not come is known by name.
  *
- * Reductions need scratch: packed input where the call's own layout will not do (rounds, halves),
- * an output where MPI would write over the input. It is taken before the round's first message.
+ * Large all-gathers, reduce-scatters and all-reduces are ring.c's. All-to-all and broadcast are
+ * calls of MPI, one per item; a piece above the device's message size goes in rounds: a round moves
+ * elements [at, at + n) of every piece.
  */
-#include "backend/cpu/cpu_priv.h"
+#include "backend/cpu/wire_priv.h"
 
-#include <mpi.h>
-
+#include <stddef.h>
 #include <string.h>
 
 #define MPI_TAG_BASE 7000
+#define LETTER_TAG   0
 
-struct tsri_cpu_mpi {
-    MPI_Comm comm;
-    bool under_way; /* requests that will never end must not be freed */
-    bool agreed;
-    int request_count;
-    int64_t at; /* first element of the round */
-    MPI_Request request[TSRI_COLL_MAX_ITEMS];
-    tsri_cpu_call mine;
-    tsri_cpu_call *all; /* [size] */
-    unsigned char *scratch;
-    size_t scratch_bytes;
-};
-
-/* One item's share of a round. packed, result: in scratch, or NULL. */
-typedef struct part {
-    const tsri_cpu_item *item;
-    int64_t count; /* elements of each piece */
-    int64_t at;
-    unsigned char *packed;
-    unsigned char *result;
-} part;
-
-static tsr_status check(int code, const char *what)
+tsr_status tsri_cpu_mpi_check(int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
@@ -57,31 +34,47 @@ static tsr_status check(int code, const char *what)
     return TSR_RAISE(TSR_ERR_COMM, "%s failed: %.*s", what, length, text);
 }
 
-tsr_status tsri_cpu_mpi_open(tsri_cpu_group *group)
+/* ---- open and close ---- */
+
+static tsr_status allocate(tsri_cpu_group *group)
 {
-    tsr_status status = TSR_OK;
+    size_t size = (size_t)group->head.size;
+    size_t most =
+        TSRI_COLL_MAX_ITEMS > 2 * TSRI_CPU_LANES ? TSRI_COLL_MAX_ITEMS : 2 * TSRI_CPU_LANES;
     struct tsri_cpu_mpi *mpi = NULL;
-    MPI_Group world = MPI_GROUP_NULL;
-    MPI_Group members = MPI_GROUP_NULL;
 
     TSR_TRY(tsri_alloc(1, sizeof *mpi, &mpi));
     mpi->comm = MPI_COMM_NULL;
     group->mpi = mpi;
-    TSR_TRY(tsri_alloc((size_t)group->head.size, sizeof *mpi->all, &mpi->all));
-    TSR_TRY(check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
-    TSR_TRY_GOTO(
-        status,
-        check(MPI_Group_incl(world, group->head.size, group->ranks, &members), "MPI_Group_incl"),
-        free_world);
+    most = most > 2 * size ? most : 2 * size;
+    TSR_TRY(tsri_alloc(most, sizeof *mpi->request, &mpi->request));
+    TSR_TRY(tsri_alloc(size, sizeof *mpi->inbox, &mpi->inbox));
+    TSR_TRY(tsri_alloc(size, sizeof *mpi->outbox, &mpi->outbox));
+    return TSR_OK;
+}
+
+tsr_status tsri_cpu_mpi_open(tsri_cpu_group *group)
+{
+    tsr_status status = TSR_OK;
+    MPI_Group world = MPI_GROUP_NULL;
+    MPI_Group members = MPI_GROUP_NULL;
+
+    TSR_TRY(allocate(group));
+    MPI_Comm *comm = &group->mpi->comm;
+    TSR_TRY(tsri_cpu_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
     TSR_TRY_GOTO(status,
-                 check(MPI_Comm_create_group(MPI_COMM_WORLD, members, MPI_TAG_BASE + group->cell,
-                                             &mpi->comm),
-                       "MPI_Comm_create_group"),
+                 tsri_cpu_mpi_check(MPI_Group_incl(world, group->head.size, group->ranks, &members),
+                                    "MPI_Group_incl"),
+                 free_world);
+    TSR_TRY_GOTO(status,
+                 tsri_cpu_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, members,
+                                                          MPI_TAG_BASE + group->cell, comm),
+                                    "MPI_Comm_create_group"),
                  free_members);
-    TSR_TRY_GOTO(
-        status,
-        check(MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"),
-        free_members);
+    TSR_TRY_GOTO(status,
+                 tsri_cpu_mpi_check(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN),
+                                    "MPI_Comm_set_errhandler"),
+                 free_members);
 
 free_members:
     (void)MPI_Group_free(&members);
@@ -90,162 +83,139 @@ free_world:
     return status;
 }
 
+/* What a failed call left under way: letters are not waited for any more; and nothing else? */
+static bool settled(struct tsri_cpu_mpi *mpi)
+{
+    int letters = mpi->phase == TSRI_CPU_LETTERS ? mpi->request_count / 2 : 0;
+    int done = 1;
+
+    for (int m = 0; m < letters; m++) {
+        if (mpi->request[m] != MPI_REQUEST_NULL) {
+            (void)MPI_Cancel(&mpi->request[m]);
+        }
+    }
+    return MPI_Testall(mpi->request_count, mpi->request, &done, MPI_STATUSES_IGNORE) ==
+               MPI_SUCCESS &&
+           done;
+}
+
 void tsri_cpu_mpi_close(tsri_cpu_group *group)
 {
     struct tsri_cpu_mpi *mpi = group->mpi;
 
-    if (mpi == NULL || mpi->under_way) {
+    /* Memory of messages that will never end must not be freed. */
+    if (mpi == NULL || !settled(mpi)) {
         return;
     }
     if (mpi->comm != MPI_COMM_NULL) {
         (void)MPI_Comm_free(&mpi->comm);
     }
-    tsri_free(&mpi->all);
-    tsri_free(&mpi->scratch);
+    tsri_free(&mpi->request);
+    tsri_free(&mpi->inbox);
+    tsri_free(&mpi->outbox);
+    tsri_free(&mpi->chunks);
     tsri_free(&group->mpi);
 }
 
-static bool reduces(const tsri_cpu_op *op)
+/* ---- letters ---- */
+
+static tsri_cpu_span whole_piece(const tsri_cpu_op *op, int piece)
 {
-    return op->kind == TSRI_REDUCE_SCATTER || op->kind == TSRI_ALL_REDUCE;
+    return (tsri_cpu_span){0, tsri_cpu_stream_count(op), piece};
 }
 
-static bool halves(const tsri_cpu_op *op)
+/* Send op's call, with the piece that is for him, to every member. */
+static tsr_status send_letters(tsri_cpu_op *op)
 {
-    return reduces(op) && (op->dtype == TSR_BF16 || op->dtype == TSR_F16);
-}
-
-/* Bytes of an element under way. */
-static size_t wire_unit(const tsri_cpu_op *op)
-{
-    return halves(op) ? sizeof(float) : tsr_dtype_size(op->dtype);
-}
-
-/* Elements of a piece per round, such that all pieces of one call stay below the limit. */
-static int64_t round_count(const tsri_cpu_op *op)
-{
-    const tsri_cpu_device *device = (const tsri_cpu_device *)op->group->head.device;
-    size_t pieces = op->kind == TSRI_ALL_REDUCE || op->kind == TSRI_BROADCAST
-                        ? 1
-                        : (size_t)op->group->head.size;
-
-    return tsri_max64(1, (int64_t)(device->mpi_bytes / wire_unit(op) / pieces));
-}
-
-static MPI_Datatype element_type(const tsri_cpu_op *op)
-{
-    switch (op->dtype) {
-    case TSR_F64:
-        return MPI_DOUBLE;
-    case TSR_I32:
-        return MPI_INT32_T;
-    case TSR_I64:
-        return MPI_INT64_T;
-    case TSR_U8:
-        return MPI_UINT8_T;
-    case TSR_F32:
-    case TSR_BF16: /* widened */
-    case TSR_F16:
-    case TSR_DTYPE_DEFAULT:
-        break;
-    }
-    return MPI_FLOAT;
-}
-
-static MPI_Op element_op(const tsri_cpu_op *op)
-{
-    return op->reduce == TSRI_MAX ? MPI_MAX : MPI_SUM;
-}
-
-static unsigned char *scratch_at(const struct tsri_cpu_mpi *mpi, size_t offset)
-{
-    return mpi->scratch == NULL ? NULL : mpi->scratch + offset;
-}
-
-/* Item i's part of the round, with its scratch from *need on; false if nothing is left of it. */
-static bool find_part(const tsri_cpu_op *op, int i, size_t *need, part *out)
-{
-    const struct tsri_cpu_mpi *mpi = op->group->mpi;
-    const tsri_cpu_item *item = &op->items[i];
-    size_t pieces = (size_t)tsri_cpu_in_pieces(op);
-    int64_t limit = round_count(op);
-    bool scatter = op->kind == TSRI_REDUCE_SCATTER;
-
-    *out = (part){.item = item, .at = mpi->at, .count = tsri_min64(limit, item->count - mpi->at)};
-    if (out->count <= 0) {
-        return false;
-    }
-    size_t bytes = (size_t)out->count * wire_unit(op);
-    if (halves(op) || (scatter && item->count > limit)) {
-        out->packed = scratch_at(mpi, *need);
-        *need += pieces * bytes;
-    }
-    if (scatter) {
-        out->result = scratch_at(mpi, *need);
-        *need += bytes;
-    }
-    return true;
-}
-
-static tsr_status take_scratch(tsri_cpu_op *op)
-{
+    const tsr_group *group = &op->group->head;
     struct tsri_cpu_mpi *mpi = op->group->mpi;
-    size_t need = 0;
-    part ignored;
+    size_t bytes = (size_t)tsri_cpu_stream_count(op) * tsr_dtype_size(op->dtype);
+    bool has_input = op->kind != TSRI_BROADCAST || op->root == group->index;
+    tsri_cpu_call call;
 
-    for (int i = 0; i < op->item_count; i++) {
-        (void)find_part(op, i, &need, &ignored);
+    tsri_cpu_describe(op, &call);
+    op->in_cell = bytes <= TSRI_CPU_LETTER_BYTES;
+    bytes = offsetof(tsri_cpu_letter, data) + (op->in_cell && has_input ? bytes : 0);
+    mpi->request_count = 2 * group->size;
+    mpi->phase = TSRI_CPU_LETTERS;
+    for (int i = 0; i < mpi->request_count; i++) {
+        mpi->request[i] = MPI_REQUEST_NULL;
     }
-    if (need > mpi->scratch_bytes) {
-        tsri_free(&mpi->scratch);
-        mpi->scratch_bytes = 0;
-        TSR_TRY(tsri_alloc(need, 1, &mpi->scratch));
-        mpi->scratch_bytes = need;
+    for (int k = 1; k <= group->size; k++) { /* this rank last: to itself it writes directly */
+        int m = (group->index + k) % group->size;
+        tsri_cpu_letter *letter = m == group->index ? &mpi->inbox[m] : &mpi->outbox[m];
+        letter->call = call;
+        if (op->in_cell && has_input) {
+            tsri_cpu_stream_gather(op, whole_piece(op, m), letter->data);
+        }
+        if (m == group->index) {
+            break;
+        }
+        TSR_TRY(tsri_cpu_mpi_check(MPI_Irecv(&mpi->inbox[m], (int)sizeof *letter, MPI_BYTE, m,
+                                             LETTER_TAG, mpi->comm, &mpi->request[m]),
+                                   "MPI_Irecv"));
+        TSR_TRY(tsri_cpu_mpi_check(MPI_Isend(letter, (int)bytes, MPI_BYTE, m, LETTER_TAG, mpi->comm,
+                                             &mpi->request[group->size + m]),
+                                   "MPI_Isend"));
     }
     return TSR_OK;
 }
 
-/* Bring the round's elements of every input piece together, in the type that travels. */
-static void pack(const tsri_cpu_op *op, const part *my)
+/* The collective itself, where every input came by letter. Sums are in the order of members. */
+static void read_letters(tsri_cpu_op *op)
 {
-    int64_t pieces = tsri_cpu_in_pieces(op);
-    size_t unit = tsr_dtype_size(op->dtype);
+    tsri_cpu_group *group = op->group;
+    tsri_cpu_letter *inbox = group->mpi->inbox;
+    int size = group->head.size;
 
-    for (int64_t p = 0; p < pieces; p++) {
-        const unsigned char *from =
-            my->item->in + ((size_t)((p * my->item->count) + my->at) * unit);
-        unsigned char *to = my->packed + ((size_t)(p * my->count) * wire_unit(op));
-        if (halves(op)) {
-            tsri_cpu_widen(op->dtype, from, (float *)(void *)to, my->count);
-        } else {
-            memcpy(to, from, (size_t)my->count * unit);
+    switch (op->kind) {
+    case TSRI_BROADCAST:
+        tsri_cpu_stream_scatter(op, whole_piece(op, 0), inbox[op->root].data);
+        break;
+    case TSRI_ALL_GATHER:
+    case TSRI_ALL_TO_ALL:
+        for (int m = 0; m < size; m++) {
+            tsri_cpu_stream_scatter(op, whole_piece(op, m), inbox[m].data);
         }
+        break;
+    case TSRI_REDUCE_SCATTER:
+    case TSRI_ALL_REDUCE:
+    case TSRI_COLL_COUNT:
+        for (int m = 0; m < size; m++) {
+            group->sources[m] = inbox[m].data;
+        }
+        tsri_cpu_reduce(op->dtype, op->reduce, group->sources, size, inbox[0].data,
+                        tsri_cpu_stream_count(op));
+        tsri_cpu_stream_scatter(op, whole_piece(op, 0), inbox[0].data);
+        break;
     }
 }
 
-static tsr_status start_reduction(tsri_cpu_op *op, const part *my, MPI_Request *request)
+bool tsri_cpu_mpi_absent(const tsri_cpu_op *op, int member)
 {
+    const tsr_group *group = &op->group->head;
     struct tsri_cpu_mpi *mpi = op->group->mpi;
-    size_t skip = (size_t)my->at * tsr_dtype_size(op->dtype);
-    const void *from = my->packed != NULL ? my->packed : my->item->in;
+    int here = 1;
 
-    if (my->packed != NULL) {
-        pack(op, my);
+    /* A test of many leaves requests as they are; one that is through is null after its own. */
+    if (mpi->phase == TSRI_CPU_LETTERS) {
+        (void)MPI_Test(&mpi->request[member], &here, MPI_STATUS_IGNORE);
     }
-    if (op->kind == TSRI_REDUCE_SCATTER) {
-        return check(MPI_Ireduce_scatter_block(from, my->result, (int)my->count, element_type(op),
-                                               element_op(op), mpi->comm, request),
-                     "MPI_Ireduce_scatter_block");
+    bool left = member == (group->index + group->size - 1) % group->size;
+    for (int l = 0; mpi->phase == TSRI_CPU_RING && left && here && l < TSRI_CPU_LANES; l++) {
+        (void)MPI_Test(&mpi->request[(ptrdiff_t)2 * l], &here, MPI_STATUS_IGNORE);
     }
-    void *to = my->packed != NULL ? my->packed : my->item->out + skip;
-    if (my->packed != NULL || my->item->in == my->item->out) {
-        from = MPI_IN_PLACE;
-    } else {
-        from = my->item->in + skip;
-    }
-    return check(MPI_Iallreduce(from, to, (int)my->count, element_type(op), element_op(op),
-                                mpi->comm, request),
-                 "MPI_Iallreduce");
+    return !here;
+}
+
+/* ---- calls of MPI: all-to-all and broadcast ---- */
+
+static int64_t round_count(const tsri_cpu_op *op)
+{
+    const tsri_cpu_device *device = (const tsri_cpu_device *)op->group->head.device;
+    size_t pieces = (size_t)tsri_cpu_out_pieces(op);
+
+    return tsri_max64(1, (int64_t)(device->mpi_bytes / tsr_dtype_size(op->dtype) / pieces));
 }
 
 /* A part of a piece, with the whole piece as extent: pieces then lie where they belong. */
@@ -253,153 +223,142 @@ static tsr_status piece_type(size_t bytes, size_t piece_bytes, MPI_Datatype *out
 {
     MPI_Datatype part_type = MPI_DATATYPE_NULL;
 
-    TSR_TRY(check(MPI_Type_contiguous((int)bytes, MPI_BYTE, &part_type), "MPI_Type_contiguous"));
-    tsr_status status = check(MPI_Type_create_resized(part_type, 0, (MPI_Aint)piece_bytes, out),
-                              "MPI_Type_create_resized");
+    TSR_TRY(tsri_cpu_mpi_check(MPI_Type_contiguous((int)bytes, MPI_BYTE, &part_type),
+                               "MPI_Type_contiguous"));
+    tsr_status status =
+        tsri_cpu_mpi_check(MPI_Type_create_resized(part_type, 0, (MPI_Aint)piece_bytes, out),
+                           "MPI_Type_create_resized");
     (void)MPI_Type_free(&part_type);
     TSR_TRY(status);
-    return check(MPI_Type_commit(out), "MPI_Type_commit");
+    return tsri_cpu_mpi_check(MPI_Type_commit(out), "MPI_Type_commit");
 }
 
-static tsr_status start_copy(tsri_cpu_op *op, const part *my, MPI_Request *request)
+static tsr_status start_call(tsri_cpu_op *op, const tsri_cpu_item *item, int64_t count,
+                             MPI_Request *request)
 {
     struct tsri_cpu_mpi *mpi = op->group->mpi;
-    const tsri_cpu_item *item = my->item;
     size_t unit = tsr_dtype_size(op->dtype);
-    size_t piece = (size_t)item->count * unit;
-    size_t skip = (size_t)my->at * unit;
-    int bytes = (int)((size_t)my->count * unit);
+    size_t skip = (size_t)mpi->at * unit;
+    size_t bytes = (size_t)count * unit; /* at most a message */
     MPI_Datatype type = MPI_DATATYPE_NULL;
 
     if (op->kind == TSRI_BROADCAST) {
         if (op->root == op->group->head.index && item->in != item->out) {
-            memcpy(item->out + skip, item->in + skip, (size_t)bytes);
+            memcpy(item->out + skip, item->in + skip, bytes);
         }
-        return check(MPI_Ibcast(item->out + skip, bytes, MPI_BYTE, op->root, mpi->comm, request),
-                     "MPI_Ibcast");
+        return tsri_cpu_mpi_check(
+            MPI_Ibcast(item->out + skip, (int)bytes, MPI_BYTE, op->root, mpi->comm, request),
+            "MPI_Ibcast");
     }
-    TSR_TRY(piece_type((size_t)bytes, piece, &type));
-    tsr_status status = TSR_OK;
-    if (op->kind == TSRI_ALL_TO_ALL) {
-        status = check(
-            MPI_Ialltoall(item->in + skip, 1, type, item->out + skip, 1, type, mpi->comm, request),
-            "MPI_Ialltoall");
-    } else {
-        bool in_place = item->in == item->out + ((size_t)op->group->head.index * piece);
-        const void *from = in_place ? MPI_IN_PLACE : (const void *)(item->in + skip);
-        status = check(MPI_Iallgather(from, 1, type, item->out + skip, 1, type, mpi->comm, request),
-                       "MPI_Iallgather");
-    }
+    TSR_TRY(piece_type(bytes, (size_t)item->count * unit, &type));
+    tsr_status status = tsri_cpu_mpi_check(
+        MPI_Ialltoall(item->in + skip, 1, type, item->out + skip, 1, type, mpi->comm, request),
+        "MPI_Ialltoall");
     (void)MPI_Type_free(&type); /* the call under way keeps it */
     return status;
 }
 
-static tsr_status start_round(tsri_cpu_op *op)
+/* Begin the round at mpi->at; false if nothing is left. */
+static tsr_status start_round(tsri_cpu_op *op, bool *begun_out)
 {
     struct tsri_cpu_mpi *mpi = op->group->mpi;
-    size_t need = 0;
-    part my;
 
-    TSR_TRY(take_scratch(op));
+    mpi->phase = TSRI_CPU_CALLS;
     mpi->request_count = 0;
     for (int i = 0; i < op->item_count; i++) {
-        if (!find_part(op, i, &need, &my)) {
-            continue;
+        int64_t count = tsri_min64(round_count(op), op->items[i].count - mpi->at);
+        if (count > 0) {
+            TSR_TRY(start_call(op, &op->items[i], count, &mpi->request[mpi->request_count]));
+            mpi->request_count++;
         }
-        MPI_Request *request = &mpi->request[mpi->request_count];
-        TSR_TRY(reduces(op) ? start_reduction(op, &my, request) : start_copy(op, &my, request));
-        mpi->request_count++;
-        mpi->under_way = true;
     }
+    *begun_out = mpi->request_count > 0;
     return TSR_OK;
 }
 
-static void finish_round(tsri_cpu_op *op)
-{
-    size_t need = 0;
-    part my;
+/* ---- steps ---- */
 
-    for (int i = 0; i < op->item_count; i++) {
-        if (!find_part(op, i, &need, &my)) {
-            continue;
-        }
-        size_t unit = tsr_dtype_size(op->dtype);
-        unsigned char *to = my.item->out + ((size_t)my.at * unit);
-        const unsigned char *from = my.result != NULL ? my.result : my.packed;
-        if (halves(op)) {
-            tsri_cpu_narrow(op->dtype, (const float *)(const void *)from, to, my.count);
-        } else if (my.result != NULL) {
-            memcpy(to, from, (size_t)my.count * unit);
-        }
-    }
+static bool goes_round(const tsri_cpu_op *op)
+{
+    return op->kind != TSRI_ALL_TO_ALL && op->kind != TSRI_BROADCAST;
 }
 
-static tsr_status begin(tsri_cpu_op *op)
+/* All letters are here. */
+static tsr_status begin_move(tsri_cpu_op *op, bool *done_out)
 {
     struct tsri_cpu_mpi *mpi = op->group->mpi;
-    int bytes = (int)sizeof mpi->mine;
+    const tsri_cpu_letter *mine = &mpi->inbox[op->group->head.index];
+    bool more = false;
 
-    tsri_cpu_describe(op, &mpi->mine);
-    mpi->agreed = false;
-    mpi->at = 0;
-    TSR_TRY(check(MPI_Iallgather(&mpi->mine, bytes, MPI_BYTE, mpi->all, bytes, MPI_BYTE, mpi->comm,
-                                 &mpi->request[0]),
-                  "MPI_Iallgather"));
-    mpi->request_count = 1;
-    mpi->under_way = true;
-    op->state = TSRI_CPU_ARRIVE;
-    return TSR_OK;
-}
-
-/* What the finished requests brought; then the next round, or the end. */
-static tsr_status carry_on(tsri_cpu_op *op)
-{
-    struct tsri_cpu_mpi *mpi = op->group->mpi;
-    int64_t longest = 0;
-
-    if (!mpi->agreed) {
-        for (int m = 0; m < op->group->head.size; m++) {
-            TSR_TRY(tsri_cpu_compare(op, &mpi->mine, &mpi->all[m], m));
-        }
-        mpi->agreed = true;
-    } else {
-        finish_round(op);
-        mpi->at += round_count(op);
-    }
-    for (int i = 0; i < op->item_count; i++) {
-        longest = tsri_max64(longest, op->items[i].count);
-    }
-    if (mpi->at >= longest) {
-        op->state = TSRI_CPU_DONE;
-        return TSR_OK;
+    for (int m = 0; m < op->group->head.size; m++) {
+        TSR_TRY(tsri_cpu_compare(op, &mine->call, &mpi->inbox[m].call, m));
     }
     op->state = TSRI_CPU_MOVE;
-    return start_round(op);
+    if (op->in_cell) {
+        read_letters(op);
+    } else if (goes_round(op)) {
+        more = true;
+        TSR_TRY(tsri_cpu_ring_begin(op));
+    } else {
+        mpi->at = 0;
+        TSR_TRY(start_round(op, &more));
+    }
+    *done_out = !more;
+    return TSR_OK;
+}
+
+/* Look once: did anything move, is it the end? */
+static tsr_status advance(tsri_cpu_op *op, bool *moved_out, bool *done_out)
+{
+    struct tsri_cpu_mpi *mpi = op->group->mpi;
+    int through = 0;
+    bool begun = false;
+
+    if (op->state == TSRI_CPU_MOVE && goes_round(op)) {
+        return tsri_cpu_ring_step(op, moved_out, done_out);
+    }
+    TSR_TRY(tsri_cpu_mpi_check(
+        MPI_Testall(mpi->request_count, mpi->request, &through, MPI_STATUSES_IGNORE),
+        "MPI_Testall"));
+    *moved_out = through != 0;
+    *done_out = false;
+    if (!through) {
+        return TSR_OK;
+    }
+    if (op->state == TSRI_CPU_ARRIVE) {
+        return begin_move(op, done_out);
+    }
+    mpi->at += round_count(op);
+    TSR_TRY(start_round(op, &begun));
+    *done_out = !begun;
+    return TSR_OK;
 }
 
 tsr_status tsri_cpu_mpi_step(tsri_cpu_op *op, tsri_cpu_activity *activity)
 {
-    struct tsri_cpu_mpi *mpi = op->group->mpi;
-    int done = 0;
+    bool moved = false;
+    bool done = false;
 
     if (op->group->head.size == 1) {
         return TSR_RAISE(TSR_ERR_INTERNAL, "a group of one has nothing to send");
     }
     if (op->state == TSRI_CPU_BEGIN) {
+        op->state = TSRI_CPU_ARRIVE;
         activity->moved = true;
-        /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): later steps test the request */
-        return begin(op);
+        return send_letters(op);
     }
-    TSR_TRY(check(MPI_Testall(mpi->request_count, mpi->request, &done, MPI_STATUSES_IGNORE),
-                  "MPI_Testall"));
-    if (!done) {
-        activity->pending = true;
-        activity->polls = true;
-        return tsri_cpu_watch(op);
+    TSR_TRY(advance(op, &moved, &done));
+    if (done) {
+        op->group->mpi->phase = TSRI_CPU_IDLE;
+        op->group->mpi->request_count = 0;
+        op->state = TSRI_CPU_DONE;
     }
-    mpi->under_way = false;
-    op->wait_s = tsri_now_s();
-    activity->moved = true;
-    /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): later steps test the requests */
-    return carry_on(op);
+    if (moved || done) {
+        op->wait_s = tsri_now_s();
+        activity->moved = true;
+        return TSR_OK;
+    }
+    activity->pending = true;
+    activity->polls = true;
+    return tsri_cpu_watch(op);
 }

@@ -23,6 +23,8 @@ tsr_status tsri_recorder_wait(tsr_stream *stream, tsr_event event);
 void tsri_recorder_host_join(tsr_stream *stream);
 void tsri_recorder_stream_open(tsr_stream *stream);
 tsr_status tsri_recorder_alloc(tsr_buffer *buffer);
+/** A group was opened. */
+tsr_status tsri_recorder_group(const tsr_group *group);
 /** A race found here is reported by the next call that can fail. */
 void tsri_recorder_release(tsr_buffer *buffer);
 

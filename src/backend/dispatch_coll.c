@@ -21,6 +21,7 @@ tsr_status tsri_group_open(tsr_device *device, const int *world_ranks, int size,
                            tsr_group **out)
 {
     tsr_group *group = NULL;
+    tsr_status status = TSR_OK;
     if (world_ranks == NULL || name == NULL || stream == NULL) {
         return TSR_RAISE(TSR_ERR_INVALID, "group \"%s\" without ranks, name or stream",
                          or_unnamed(name));
@@ -45,8 +46,12 @@ tsr_status tsri_group_open(tsr_device *device, const int *world_ranks, int size,
     group->axis_mask = axis_mask;
     group->stream_kind = stream->kind;
     group->seq = 0;
+    TSR_TRY_GOTO(status, tsri_recorder_group(group), close_group);
     *out = group;
     return TSR_OK;
+close_group:
+    tsri_group_close(&group);
+    return status;
 }
 
 void tsri_group_close(tsr_group **group)

@@ -210,6 +210,23 @@ tsr_status tsri_recorder_alloc(tsr_buffer *buffer)
     return TSR_OK;
 }
 
+tsr_status tsri_recorder_group(const tsr_group *group)
+{
+    tsri_recorder *recorder = group->device->recorder;
+    const int64_t alike[] = {group->axis_mask, group->stream_kind, group->size};
+    const tsri_entry entry = {.kind = TSRI_ENTRY_GROUP,
+                              .stream = group->stream_kind,
+                              .group = group->name,
+                              .members = group->world_ranks,
+                              .group_size = group->size,
+                              .axis_mask = group->axis_mask,
+                              .call = tsri_hash(alike, sizeof(alike), 0)};
+    if (recorder != NULL && group->size > 1) {
+        TSR_TRY(append(recorder, &entry));
+    }
+    return TSR_OK;
+}
+
 void tsri_recorder_release(tsr_buffer *buffer)
 {
     tsri_recorder *recorder = buffer->device->recorder;

@@ -4,14 +4,14 @@
  * @file recorder.h
  * What dispatch writes down about a device: the ledger and the race check.
  *
- * Ledger: one entry per allocation, release, kernel, collective, event wait and host copy, in host
- * order, with step, stream, label, group, bytes, and (on executing backends) begin and end times.
- * Race check: each stream has a vector clock; an event carries the clock of its point; a wait joins
- * it. For every buffer range the checker keeps the last write and the reads since; a new access
- * that conflicts with one it is not ordered after (no event path) is a race, reported with both
- * calls' names, streams and ranges. The host takes part: sync and read order it after what they
- * waited for, every later call is ordered after that, and releasing a buffer counts as a write by
- * the host. A group of one records kernels that copy, no collectives.
+ * Ledger: one entry per allocation, release, kernel, collective, event wait, host copy and opening
+ * of a group, in host order, with step, stream, label, group, bytes, and (on executing backends)
+ * begin and end times. Race check: each stream has a vector clock; an event carries the clock of
+ * its point; a wait joins it. For every buffer range the checker keeps the last write and the reads
+ * since; a new access that conflicts with one it is not ordered after (no event path) is a race,
+ * reported with both calls' names, streams and ranges. The host takes part: sync and read order it
+ * after what they waited for, every later call is ordered after that, and releasing a buffer counts
+ * as a write by the host. A group of one records kernels that copy, no collectives.
  */
 #pragma once
 
@@ -23,7 +23,8 @@ typedef enum tsri_entry_kind {
     TSRI_ENTRY_KERNEL,
     TSRI_ENTRY_COLLECTIVE,
     TSRI_ENTRY_WAIT,
-    TSRI_ENTRY_COPY
+    TSRI_ENTRY_COPY,
+    TSRI_ENTRY_GROUP /* opening of a group of more than one: all ranks of the world take part */
 } tsri_entry_kind;
 
 /** op of a TSRI_ENTRY_COPY. */

@@ -413,7 +413,7 @@ static void check_recording(const char *name)
         seen++;
         CHECK_EQ(e[i].seq, 1);
         CHECK_EQ(e[i].op, is_collective ? (int)TSRI_ALL_REDUCE : (int)TSRK_SCALE);
-        CHECK_EQ(e[i].bytes, is_collective ? 4096 : 0);
+        CHECK_EQ(e[i].bytes, is_collective ? 4096 : 2 * 4096); /* read and written */
         CHECK(r.executes ? e[i].end_s >= e[i].begin_s && e[i].begin_s > 0 : e[i].end_s == 0);
     }
     CHECK_EQ(seen, r.size == 1 ? 1 : 2);

@@ -16,8 +16,18 @@ typedef struct fixture {
     tsr_buffer *buffer;
 } fixture;
 
+static void check_opening(const tsri_entry *entry)
+{
+    CHECK_EQ(entry->kind, TSRI_ENTRY_GROUP);
+    CHECK_EQ(entry->stream, TSRI_STREAM_REDUCE);
+    CHECK_STR(entry->group, "tp");
+    CHECK_EQ(entry->axis_mask, 4);
+    CHECK_EQ(entry->group_size, 3);
+}
+
 static tsr_status open_all(fixture *f)
 {
+    int count = 0;
     const int ranks[] = {0, 1, 2};
     const tsri_device_options options = {.world_rank = 1, .world_size = 3};
     const tsri_recorder_options recorder = {.ledger = true, .race_check = true};
@@ -27,6 +37,9 @@ static tsr_status open_all(fixture *f)
     TSR_TRY(tsri_stream_open(f->device, TSRI_STREAM_COMPUTE, &f->compute));
     TSR_TRY(tsri_stream_open(f->device, TSRI_STREAM_REDUCE, &f->reduce));
     TSR_TRY(tsri_group_open(f->device, ranks, 3, 1, 4U, "tp", f->reduce, &f->group));
+    check_opening(tsri_recorder_entries(f->device, &count));
+    CHECK_EQ(count, 1);
+    tsri_recorder_clear(f->device);
     TSR_TRY(tsri_buffer_alloc(f->device, 4096, TSRI_MEM_GRAD, "grads", &f->buffer));
     return TSR_OK;
 }

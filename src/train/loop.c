@@ -428,6 +428,8 @@ static tsr_status check_finite(training *t, const tsri_step_result *result)
 static void trace_step(training *t)
 {
     const int64_t first = t->config->train.steps > TRACE_FIRST ? TRACE_FIRST : 0;
+    const tsri_entry *entries = NULL;
+    int count = 0;
 
     if (!t->speaks || !t->config->log.trace || t->step < first || t->step >= first + TRACE_STEPS) {
         return;
@@ -435,8 +437,8 @@ static void trace_step(training *t)
     if (t->step == first) {
         tsri_trace_begin(&t->trace, tsr_comm_rank(t->job->comm));
     }
-    tsri_trace_add(&t->trace, tsri_comm_device(t->job->comm), tsr_comm_rank(t->job->comm),
-                   t->begin_s);
+    entries = tsri_recorder_entries(tsri_comm_device(t->job->comm), &count);
+    tsri_trace_add(&t->trace, entries, count, tsr_comm_rank(t->job->comm), t->begin_s);
 }
 
 static tsr_status tell_step(training *t, tsri_train_row *row)

@@ -49,11 +49,8 @@ static void add_entry(tsri_text *text, const tsri_entry *entry, int rank, double
     tsri_text_add(text, "}}");
 }
 
-void tsri_trace_add(tsri_text *text, const tsr_device *device, int rank, double begin_s)
+void tsri_trace_add(tsri_text *text, const tsri_entry *entries, int count, int rank, double begin_s)
 {
-    int count = 0;
-    const tsri_entry *entries = tsri_recorder_entries(device, &count);
-
     for (int i = 0; i < count; i++) {
         const tsri_entry *entry = &entries[i];
         const bool ran = entry->kind == TSRI_ENTRY_KERNEL || entry->kind == TSRI_ENTRY_COLLECTIVE ||

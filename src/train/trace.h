@@ -12,6 +12,7 @@
 
 /** Begin the trace of rank in text. */
 void tsri_trace_begin(tsri_text *text, int rank);
-/** Add what device recorded and ran so far; times count from begin_s. */
-void tsri_trace_add(tsri_text *text, const tsr_device *device, int rank, double begin_s);
+/** Add the operations among entries[count] that ran at begin_s or later; times count from it. */
+void tsri_trace_add(tsri_text *text, const tsri_entry *entries, int count, int rank,
+                    double begin_s);
 void tsri_trace_end(tsri_text *text);

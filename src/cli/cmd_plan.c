@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file cmd_plan.c
+ * `tessera plan`: memory, traffic and time of a step on a cluster, without its devices.
+ */
+#include "backend/backend.h"
+#include "base/base.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "train/config.h"
+#include "train/forecast.h"
+
+static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
+static const char *const default_cluster = "8xH100";
+
+static const tsri_cli_option options[] = {
+    {"--cluster", "NAME|FILE", "the machine: a built-in one, or a file (clusters/README.md)"},
+    {"--ranks", "N", "devices; default: the mesh's product, or one node"},
+    {"--presets", "LIST", "compare these, such as ddp,fsdp,hsdp; all: every one"},
+    {"--trace", "FILE", "write the planned step as a Chrome trace"},
+    {"--json", NULL, "print the plan as JSON"},
+    {NULL, NULL, NULL},
+};
+
+enum {
+    MAX_PRESETS = 16,
+    MAX_RANKS = 1 << 20
+};
+
+typedef struct planning {
+    tsri_config *config;
+    tsri_cluster cluster;
+    tsri_job_options options;
+    int ranks;
+    char presets[512];
+    const char *preset[MAX_PRESETS]; /* in presets */
+    int preset_count;
+    tsri_forecast forecasts[MAX_PRESETS];
+    tsri_text trace;
+} planning;
+
+/* ---- what is asked ---- */
+
+static tsr_status read_ranks(const tsri_cli *cli, int *out)
+{
+    const char *text = tsri_cli_value(cli, "--ranks");
+    char *end = NULL;
+
+    *out = 0;
+    if (text == NULL) {
+        return TSR_OK;
+    }
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > MAX_RANKS) {
+        return TSR_RAISE(TSR_ERR_INVALID, "--ranks %s: wants a number from 1 to %d", text,
+                         (int)MAX_RANKS);
+    }
+    *out = (int)value;
+    return TSR_OK;
+}
+
+/* The product of the mesh's sizes; 0 if it leaves one open or says nothing. */
+static int mesh_product(const tsri_config *config)
+{
+    int64_t product = config->mesh.count > 0 ? 1 : 0;
+
+    for (int i = 0; i < config->mesh.count; i++) {
+        product *= config->mesh.axes[i].size > 0 ? config->mesh.axes[i].size : 0;
+    }
+    return product <= MAX_RANKS ? (int)product : 0;
+}
+
+/* Where the configuration leaves the mesh open: shard within a node, replicate between nodes. */
+static tsr_status open_mesh(planning *p)
+{
+    tsri_mesh_text *mesh = &p->config->mesh;
+    const int node = p->cluster.devices > 0 ? p->cluster.devices : p->ranks;
+
+    if (mesh->count == 0 && p->ranks > node && p->ranks % node == 0) {
+        TSR_TRY(tsri_mesh_text_add(mesh, "replicate", strlen("replicate"), p->ranks / node));
+        TSR_TRY(tsri_mesh_text_add(mesh, "shard", strlen("shard"), node));
+    }
+    TSR_TRY(tsri_config_fit(p->config, p->ranks));
+    return TSR_OK;
+}
+
+static tsr_status read_presets(const tsri_cli *cli, planning *p)
+{
+    const char *asked = tsri_cli_value(cli, "--presets");
+    char *rest = NULL;
+
+    if (asked == NULL) {
+        p->preset[p->preset_count++] = p->options.preset;
+        return TSR_OK;
+    }
+    if (strcmp(asked, "all") == 0) {
+        asked = all_presets;
+    }
+    if (strlen(asked) >= sizeof(p->presets)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "--presets: the list is too long");
+    }
+    (void)snprintf(p->presets, sizeof(p->presets), "%s", asked);
+    for (char *name = strtok_r(p->presets, ",", &rest); name != NULL;
+         name = strtok_r(NULL, ",", &rest)) {
+        const char *const known[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
+        const char *near = tsri_nearest(name, known, 6);
+
+        if (near == NULL || strcmp(near, name) != 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "--presets: \"%s\" is none of %s%s%s", name,
+                             all_presets, near != NULL ? "; nearest: " : "",
+                             near != NULL ? near : "");
+        }
+        if (p->preset_count == MAX_PRESETS) {
+            return TSR_RAISE(TSR_ERR_INVALID, "--presets names more than %d", (int)MAX_PRESETS);
+        }
+        p->preset[p->preset_count++] = name;
+    }
+    if (p->preset_count == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "--presets names none");
+    }
+    return TSR_OK;
+}
+
+static tsr_status load(const tsri_cli *cli, planning *p)
+{
+    const char *cluster = tsri_cli_value(cli, "--cluster");
+    const int files = strchr(cli->words[0], '=') == NULL ? 1 : 0;
+
+    TSR_TRY(tsri_cluster_load(cluster != NULL ? cluster : default_cluster, &p->cluster));
+    TSR_TRY(tsri_config_load(files > 0 ? cli->words[0] : NULL, cli->words + files,
+                             cli->word_count - files, &p->config));
+    TSR_TRY(read_ranks(cli, &p->ranks));
+    if (p->ranks == 0) {
+        p->ranks = mesh_product(p->config);
+    }
+    if (p->ranks == 0) {
+        p->ranks = p->cluster.devices > 0 ? p->cluster.devices : 1;
+    }
+    TSR_TRY(open_mesh(p));
+    tsri_config_job(p->config,
+                    !p->cluster.machine.inline_compute ||
+                        (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0,
+                    &p->options);
+    p->options.dry_threads = 1;
+    TSR_TRY(read_presets(cli, p));
+    return TSR_OK;
+}
+
+/* ---- the answer ---- */
+
+static tsr_status forecast_all(const tsri_cli *cli, planning *p)
+{
+    const bool traced = tsri_cli_has(cli, "--trace");
+
+    for (int i = 0; i < p->preset_count; i++) {
+        tsri_job_options o = p->options;
+
+        o.preset = p->preset[i];
+        TSR_TRY(tsri_forecast_run(&o, p->ranks, &p->cluster, traced && i == 0 ? &p->trace : NULL,
+                                  &p->forecasts[i]));
+    }
+    return TSR_OK;
+}
+
+static tsr_status write_trace(const tsri_cli *cli, const planning *p)
+{
+    const char *path = tsri_cli_value(cli, "--trace");
+
+    if (path != NULL && p->trace.length > 0) {
+        TSR_TRY(tsri_file_write(path, p->trace.data, (size_t)p->trace.length));
+    }
+    return TSR_OK;
+}
+
+static tsr_status print(const tsri_cli *cli, const planning *p)
+{
+    const tsri_forecast_head head = {
+        .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
+
+    if (tsri_cli_has(cli, "--json")) {
+        TSR_TRY(tsri_forecast_print_json(&head, p->forecasts, p->preset_count, stdout));
+        return TSR_OK;
+    }
+    tsri_forecast_print_head(&head, stdout);
+    if (p->preset_count > 1) {
+        tsri_forecast_print_table(&head, p->forecasts, p->preset_count, stdout);
+        tsri_forecast_print_ledger(&head, p->forecasts, p->preset_count, stdout);
+    }
+    for (int i = 0; i < p->preset_count; i++) {
+        if (p->preset_count == 1 || i == tsri_forecast_best(p->forecasts, p->preset_count)) {
+            tsri_forecast_print(&head, &p->forecasts[i], stdout);
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status plan(const tsri_cli *cli, planning *p)
+{
+    TSR_TRY(forecast_all(cli, p));
+    TSR_TRY(print(cli, p));
+    TSR_TRY(write_trace(cli, p));
+    return TSR_OK;
+}
+
+static void destroy(planning **pointer)
+{
+    planning *p = *pointer;
+
+    if (p->config != NULL) {
+        tsri_config_free(&p->config);
+    }
+    tsri_text_free(&p->trace);
+    tsri_free(pointer);
+}
+
+static tsr_status check(const tsri_cli *cli)
+{
+    planning *p = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*p), &p));
+    status = load(cli, p);
+    destroy(&p);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
+static int run(const tsri_cli *cli)
+{
+    planning *p = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*p), &p), finish);
+    TSR_TRY_GOTO(status, load(cli, p), free_plan);
+    TSR_TRY_GOTO(status, plan(cli, p), free_plan);
+free_plan:
+    destroy(&p);
+finish:
+    return tsri_cli_finish(status);
+}
+
+const tsri_cli_command tsri_command_plan = {
+    .name = "plan",
+    .summary = "memory, traffic and time of a step on a cluster, without its devices",
+    .usage = "[CONFIG.yaml] [key=value ...] [options]",
+    .help = "Runs the trainer's own step on simulated ranks: its schedule, memory and traffic are\n"
+            "those of a real run. Times come from a cluster file's rates and links. It says what\n"
+            "fits, what a step costs, and with several presets which one wins and why.\n"
+            "\n"
+            "  tessera plan run.yaml --cluster 8xH100 --presets all\n"
+            "  tessera plan run.yaml --ranks 1024 train.micro_batches=4\n"
+            "  tessera plan run.yaml --cluster my.yaml --trace step.json\n"
+            "  tessera plan model.preset=gpt2-xl train.batch=4 train.seq=512 --cluster 4xA100-40\n",
+    .options = options,
+    .words_min = 1,
+    .words_max = -1,
+    .check = check,
+    .run = run,
+};

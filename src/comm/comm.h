@@ -68,6 +68,10 @@ tsr_status tsri_comm_check_axes(const tsr_comm *comm);
 /** Local. The backend that comms open devices of. */
 const tsr_backend *tsri_world_backend(const tsr_world *world);
 
+/** Local. [size] number of each rank's host, counted by first ranks; NULL in a simulated world.
+ *  Borrowed. */
+const int *tsri_world_nodes(const tsr_world *world);
+
 /** Local. True if the world's other ranks do not exist. */
 bool tsri_world_is_simulated(const tsr_world *world);
 

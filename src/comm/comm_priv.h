@@ -41,6 +41,7 @@ struct tsr_world {
     tsri_watchdog *watchdog;
     tsri_claim *claims; /* [size] exchange room, so that agreeing allocates nothing */
     char (*hosts)[sizeof(((tsri_boot_info *)0)->host)];
+    int *nodes; /* [size]; NULL: simulated */
 };
 
 /** Enter comm in the world's list, or take it out; taking out the last leaves a closed world. */

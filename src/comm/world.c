@@ -75,6 +75,7 @@ static void destroy(tsr_world *world)
 {
     tsri_watchdog_stop(&world->watchdog);
     tsri_free(&world->hosts);
+    tsri_free(&world->nodes);
     tsri_free(&world->claims);
     tsri_free(&world);
 }
@@ -95,6 +96,9 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
     world->timeout_s = timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S;
     TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->claims), &world->claims), fail);
     TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->hosts), &world->hosts), fail);
+    if (!simulated) {
+        TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->nodes), &world->nodes), fail);
+    }
     if (!simulated && size > 1) {
         TSR_TRY_GOTO(status, tsri_watchdog_start(world->timeout_s, &world->watchdog), fail);
     }
@@ -121,6 +125,9 @@ static tsr_status join(tsr_world *world, const char *backend, const tsr_world_op
                                  strlen(world->backend->name)));
     tsri_watchdog_arm(world->watchdog, "exchanging host names");
     mine = tsri_boot_all_gather(info->host, sizeof(info->host), world->hosts);
+    if (mine == TSR_OK) {
+        mine = tsri_boot_all_gather(&info->node, sizeof(info->node), world->nodes);
+    }
     tsri_watchdog_disarm(world->watchdog);
     TSR_TRY(mine);
     world->threads = opt->threads;
@@ -283,6 +290,11 @@ bool tsr_world_is_speaker(const tsr_world *world)
 const tsr_backend *tsri_world_backend(const tsr_world *world)
 {
     return world->backend;
+}
+
+const int *tsri_world_nodes(const tsr_world *world)
+{
+    return world->nodes;
 }
 
 bool tsri_world_is_simulated(const tsr_world *world)

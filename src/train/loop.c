@@ -18,6 +18,7 @@
 #include "checkpoint/hf.h"
 #include "train/data.h"
 #include "train/host_memory.h"
+#include "train/hosts.h"
 #include "train/plan.h"
 #include "train/run_folder.h"
 #include "train/trace.h"
@@ -43,6 +44,8 @@ typedef struct training {
     tsri_run_folder folder; /* of the speaker */
     tsri_text config_text, line, trace;
     tsri_traffic traffic;
+    tsri_own_times *own_times;
+    tsri_straggler straggler;
 
     int32_t *ids, *labels; /* [rows of this rank, seq] */
     tsr_schedule schedule;
@@ -285,6 +288,7 @@ static tsr_status set_up(training *t, tsr_status loaded)
     TSR_TRY(share_plan(t));
     t->options.comm.record = true; /* bytes_by_axis */
     TSR_TRY(tsri_job_open(t->world, &t->options, &t->job));
+    TSR_TRY(tsri_own_times_open(t->job->comm, &t->own_times));
     TSR_TRY(tsr_world_agree(t->world, ready(t)));
     t->report.params = tsri_model_param_count(&t->config->spec);
     t->report.planned_bytes = t->planned.total_bytes;
@@ -344,7 +348,6 @@ static tsr_status write_row(training *t, const tsri_train_row *row)
 {
     tsri_text *line = &t->line;
 
-    tsri_traffic_count(tsri_comm_device(t->job->comm), &t->traffic);
     tsri_text_clear(line);
     tsri_text_add(line, "{\"step\": %lld", (long long)row->step);
     add_field(line, "loss", row->loss);
@@ -354,8 +357,12 @@ static tsr_status write_row(training *t, const tsri_train_row *row)
     add_field(line, "tokens_per_s", row->tokens_per_s);
     add_field(line, "step_s", row->step_s);
     add_field(line, "exposed_comm_s", row->exposed_comm_s);
-    tsri_text_add(line, ", \"mem_peak_bytes\": %zu, \"bytes_by_axis\": ", row->mem_peak_bytes);
+    add_field(line, "step_s_min", row->own.min_s);
+    add_field(line, "step_s_max", row->own.max_s);
+    tsri_text_add(line, ", \"slowest_rank\": %d, \"mem_peak_bytes\": %zu, \"bytes_by_axis\": ",
+                  row->own.slowest, row->mem_peak_bytes);
     add_traffic(t);
+    add_field(line, "host_sent_bytes", row->host_sent_bytes);
     tsri_text_add(line, "}\n");
     TSR_TRY(tsri_run_folder_add_row(&t->folder, line));
     return TSR_OK;
@@ -401,6 +408,34 @@ static void note_step(training *t, const tsri_step_result *result)
                        (long long)t->step + 1);
         note(t, text);
     }
+}
+
+/* Collective over the world. What a logged row says besides: how the ranks compare, and the bytes
+ * that went; these first, because comparing sends some too. */
+static tsr_status complete_row(training *t, tsri_train_row *row)
+{
+    const tsr_device *device = tsri_comm_device(t->job->comm);
+    const int rank = tsr_comm_rank(t->job->comm);
+    char text[256];
+    int count = 0;
+    const tsri_entry *entries = tsri_recorder_entries(device, &count);
+    tsri_host_bytes sent;
+
+    tsri_traffic_count(device, &t->traffic);
+    TSR_TRY(tsri_host_bytes_count(entries, count, t->job->mesh, tsri_world_nodes(t->world), rank,
+                                  &sent));
+    row->host_sent_bytes = sent.host;
+    TSR_TRY(tsri_own_times_gather(t->own_times, row->step_s - row->exposed_comm_s, &row->own));
+    if (tsri_straggler_follow(&t->straggler, &row->own)) {
+        (void)snprintf(text, sizeof(text),
+                       "step %lld: rank %d on host %s is slow: %.3g s of its own per step, the "
+                       "others %.3g s, for %d rows now",
+                       (long long)row->step, row->own.slowest,
+                       tsr_world_host(t->world, row->own.slowest), row->own.max_s,
+                       row->own.others_s, TSRI_STRAGGLER_ROWS);
+        note(t, text);
+    }
+    return TSR_OK;
 }
 
 /* Some print the sign of what is no number. */
@@ -449,6 +484,9 @@ static tsr_status tell_step(training *t, tsri_train_row *row)
     row->eta_s = t->mean_step_s * (double)(row->steps - row->step);
     row->logged = row->step % c->log.every == 0 || row->step == row->steps ||
                   !isfinite(row->loss) || !isfinite(row->grad_norm);
+    if (row->logged) {
+        TSR_TRY(complete_row(t, row));
+    }
     if (!t->speaks) {
         return TSR_OK;
     }
@@ -524,6 +562,7 @@ static tsr_status run(training *t, tsr_status loaded)
 
 static void close_training(training *t)
 {
+    tsri_own_times_close(&t->own_times);
     tsri_job_close(&t->job);
     tsri_job_close(&t->dry);
     if (t->dry_world != NULL) {

@@ -11,6 +11,7 @@
 #include "tessera/world.h"
 
 #include "train/config.h"
+#include "train/stragglers.h"
 
 /** Before the first step. Strings are borrowed for the call. */
 typedef struct tsri_train_start {
@@ -29,7 +30,9 @@ typedef struct tsri_train_row {
     double loss, grad_norm, lr, tokens, tokens_per_s, step_s, exposed_comm_s;
     size_t mem_peak_bytes;
     double eta_s;
-    bool logged; /* stands in metrics.jsonl */
+    bool logged;            /* stands in metrics.jsonl; then also: */
+    tsri_spread own;        /* times of the ranks less their exposed communication */
+    double host_sent_bytes; /* that this rank's host sent to other hosts */
 } tsri_train_row;
 
 typedef struct tsri_train_report {

@@ -113,7 +113,9 @@ same 'rows' 6 "$(wc -l <runs/one/metrics.jsonl)"
 number='-?[0-9.e+-]+'
 count runs/one/metrics.jsonl "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \
 \"lr\": $number, \"tokens\": 192, \"tokens_per_s\": $number, \"step_s\": $number, \
-\"exposed_comm_s\": $number, \"mem_peak_bytes\": [0-9]+, \"bytes_by_axis\": \{\}\}\$" 6
+\"exposed_comm_s\": $number, \"step_s_min\": $number, \"step_s_max\": $number, \
+\"slowest_rank\": 0, \"mem_peak_bytes\": [0-9]+, \"bytes_by_axis\": \{\}, \
+\"host_sent_bytes\": 0\}\$" 6
 count runs/one/config.yaml '^  weight_decay: 0.1$' 1
 count runs/one/config.yaml '^mesh: \{shard: 1\}$' 1
 start 0 train runs/one/config.yaml run.dir=runs/again

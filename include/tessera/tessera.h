@@ -21,6 +21,7 @@
 #include "tessera/op.h"
 #include "tessera/optim.h"
 #include "tessera/param.h"
+#include "tessera/sim.h"
 #include "tessera/status.h"
 #include "tessera/tape.h"
 #include "tessera/tp.h"

@@ -318,7 +318,9 @@ static tsr_status move_rule(tsri_op_call *call)
 
 static tsr_status move_forward(tsri_op_call *call)
 {
-    TSR_TRY(tsri_redistribute(call->in[0], &call->out_layout, NULL, &call->out));
+    const tsri_redistribute_options options = {.label = call->path};
+
+    TSR_TRY(tsri_redistribute(call->in[0], &call->out_layout, &options, &call->out));
     if (call->out == call->in[0]) {
         tsr_dtensor_release(&call->out);
         TSR_TRY(tsri_dtensor_view(call->in[0], &call->out_layout, 0, &call->out));
@@ -346,7 +348,8 @@ static tsr_status move_backward(tsri_op_call *call)
     if (attr->asked_by != NULL) {
         TSR_TRY(tsri_tape_insert(call->tape, call->path, attr->asked_by, true, call->dout, &to));
     }
-    TSR_TRY(tsri_redistribute(call->dout, &to, NULL, &call->din[0]));
+    TSR_TRY(tsri_redistribute(call->dout, &to, &(tsri_redistribute_options){.label = call->path},
+                              &call->din[0]));
     return TSR_OK;
 }
 

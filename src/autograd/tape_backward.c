@@ -85,7 +85,9 @@ static tsr_status convert_owned(tsri_op_call *call, tsr_dtensor *grad, const tsr
     }
     TSR_TRY_GOTO(status, tsri_tape_insert(call->tape, call->path, call->def->name, true, grad, to),
                  release_grad);
-    TSR_TRY_GOTO(status, tsri_redistribute(grad, to, NULL, out), release_grad);
+    TSR_TRY_GOTO(
+        status, tsri_redistribute(grad, to, &(tsri_redistribute_options){.label = call->path}, out),
+        release_grad);
 release_grad:
     tsr_dtensor_release(&grad);
     return status;

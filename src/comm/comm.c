@@ -67,12 +67,17 @@ static bool race_check_asked(void)
 
 static tsr_status open_local(tsr_comm *comm, const tsr_comm_options *options)
 {
+    tsri_kept *kept = comm->world->kept;
     tsri_recorder_options record = {
-        .ledger = options->record,
+        .ledger = options->record || kept != NULL,
+        .own = kept != NULL,
         .race_check = options->race_check || race_check_asked(),
     };
 
     comm->records = record.ledger;
+    if (kept != NULL) {
+        tsri_keep_open(kept, comm);
+    }
     if (record.ledger || record.race_check) {
         TSR_TRY(tsri_recorder_attach(comm->device, &record));
     }
@@ -122,6 +127,9 @@ static void destroy(tsr_comm *comm)
 {
     tsr_world *world = comm->world;
 
+    if (world->kept != NULL) {
+        tsri_keep_ledger(world->kept, comm);
+    }
     close_device(comm);
     tsr_mesh_release(&comm->mesh);
     for (int axis = 0; axis < TSR_MESH_MAX_AXES; axis++) {

@@ -81,6 +81,7 @@ void *tsri_inout(tsri_call *call, tsr_dtensor *tensor);
 typedef struct tsri_redistribute_options {
     bool persistent;        /* a buffer of its own instead of the step arena */
     tsr_dtype reduce_dtype; /* of P→R and P→S; default: the tensor's */
+    const char *label;      /* of its collectives, long-lived; NULL: "redistribute" */
 } tsri_redistribute_options;
 /** As tsr_dtensor_redistribute, in the step arena by default. Where layouts differ in words alone
  *  (axes of size 1), the result is a view of the same memory. */

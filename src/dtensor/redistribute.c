@@ -18,6 +18,7 @@ static const char label[] = "redistribute";
 typedef struct run {
     tsr_comm *comm;
     bool persistent;
+    const char *label;  /* of collectives */
     tsri_mem_kind kind; /* of the memory of the dtensor being made */
     bool last;          /* that dtensor is the result: its bytes must be its own */
 } run;
@@ -63,7 +64,7 @@ static tsr_status collect(const run *r, tsri_coll_kind kind, tsr_group *group, t
                       .op = TSRI_SUM,
                       .items = &item,
                       .item_count = 1,
-                      .label = label};
+                      .label = r->label};
 
     if (item.count > 0) {
         TSR_TRY(tsri_collective(group, &coll, tsri_comm_stream(r->comm, TSRI_STREAM_COMPUTE)));
@@ -339,7 +340,9 @@ tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
 {
     tsr_status status = TSR_OK;
     tsri_plan plan;
-    run r = {.comm = tensor->comm, .persistent = options != NULL && options->persistent};
+    run r = {.comm = tensor->comm,
+             .persistent = options != NULL && options->persistent,
+             .label = options != NULL && options->label != NULL ? options->label : label};
     tsr_dtensor *now = NULL;
     tsr_dtype wide = options != NULL && options->reduce_dtype != TSR_DTYPE_DEFAULT
                          ? options->reduce_dtype

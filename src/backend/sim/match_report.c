@@ -76,6 +76,16 @@ static void add_where(tsri_match_report *out, const tsri_entry *e)
     }
 }
 
+/* " (call 3, stream gather)", but the stream of an opening has no part in it */
+static void add_number(tsri_match_report *out, const tsri_entry *e, int number)
+{
+    if (e->kind == TSRI_ENTRY_GROUP) {
+        add(out, " (opening %d)", number);
+    } else {
+        add(out, " (call %d, stream %s)", number, tsri_stream_name(e->stream));
+    }
+}
+
 /* "rank 3", "ranks 0 to 3 and 5"; chosen[rank_count] */
 static void add_ranks(tsri_match_report *out, const bool *chosen, int rank_count)
 {
@@ -254,7 +264,7 @@ static void add_call(const match_group *g, const sides *all, tsri_match_report *
         const tsri_entry *e = all->side[i].entry;
 
         if (e != NULL) {
-            add(out, "call %d ", g->round + 1);
+            add(out, "%s %d ", e->kind == TSRI_ENTRY_GROUP ? "opening" : "call", g->round + 1);
             add_where(out, e);
             add(out, " (stream %s) differs", tsri_stream_name(e->stream));
             return;
@@ -391,11 +401,8 @@ static tsr_status explain_missing(const match *m, place at, tsri_match_report *o
     add_operation(out, e);
     add(out, " ");
     add_where(out, e);
-    add(out, " (call %d, stream %s", g->round + 1, tsri_stream_name(e->stream));
-    if (e->kind == TSRI_ENTRY_COLLECTIVE) {
-        add(out, ", %zu bytes", e->bytes);
-    }
-    add(out, ") for ");
+    add_number(out, e, g->round + 1);
+    add(out, " for ");
     add_ranks(out, never, ranks);
     add(out, ", whose program ends without it");
     add_last_call(m, first, (int)(g - m->groups), out);
@@ -432,7 +439,7 @@ static void add_link(const match *m, place at, const char *before, tsri_match_re
     add_operation(out, e);
     add(out, " ");
     add_where(out, e);
-    add(out, " (call %d, stream %s)", group_at(m, at)->round + 1, tsri_stream_name(e->stream));
+    add_number(out, e, group_at(m, at)->round + 1);
 }
 
 static void write_cycle(const match *m, place start, int length, const int *seen,

@@ -126,7 +126,7 @@ static void test_member_never_calls(void)
         }
     }
     CHECK_REPORT(TSRI_MATCH_MISSING, "ranks 0, 2, 3 wait in all_reduce of grad norm over shard",
-                 "call 2, stream compute, 4 bytes", "for rank 1, whose program ends without it",
+                 "(call 2, stream compute)", "for rank 1, whose program ends without it",
                  "the last call of rank 1 there is all_reduce of loss (call 1)");
 }
 
@@ -237,7 +237,7 @@ static void test_openings_take_all_ranks(void)
     for (int r = 0; r < 4; r++) {
         score_open_group(&world, r, SHARD, r == 2 ? REDUCE : GATHER);
     }
-    CHECK_REPORT(TSRI_MATCH_DIFFERS, "call 1 over all ranks",
+    CHECK_REPORT(TSRI_MATCH_DIFFERS, "opening 1 over all ranks",
                  "rank 2: the opening of group shard for stream reduce");
     score_begin(&world, 2, 2);
     for (int r = 0; r < 3; r++) {

@@ -134,3 +134,38 @@ tsr_status tsri_bench_json_step(const tsri_bench_step_report *r)
     TSR_TRY(print(tree));
     return TSR_OK;
 }
+
+static json_t *machine_json(const tsri_machine *m)
+{
+    json_t *kernels = json_object();
+    json_t *links = json_array();
+
+    for (int id = 0; id < TSRK_COUNT; id++) {
+        if (m->kernel_rate[id] > 0.0) {
+            (void)json_object_set_new(kernels, tsrk_name((tsrk_id)id),
+                                      json_real(m->kernel_rate[id]));
+        }
+    }
+    for (int i = 0; i < m->tier_count; i++) {
+        (void)json_array_append_new(links,
+                                    json_pack("{s:s, s:i, s:f, s:f}", "name", m->tiers[i].name,
+                                              "ranks", m->tiers[i].span, "bytes_per_s",
+                                              m->tiers[i].bytes_per_s, "hop_s", m->tiers[i].hop_s));
+    }
+    return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f}", "kernels_per_s", kernels, "links", links,
+                     "launch_s", m->launch_s, "collective_s", m->call_s, "host_bytes_per_s",
+                     m->host_bytes_per_s, "memory_bytes", m->memory_bytes);
+}
+
+tsr_status tsri_bench_json_probe(const tsri_bench_probe_report *r)
+{
+    char hash[17];
+
+    (void)snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)r->hash);
+    TSR_TRY(print(json_pack("{s:i, s:i, s:i, s:o, s:o, s:f, s:s, s:s, s:s}", "ranks",
+                            r->first.ranks, "threads", r->first.threads, "hosts", r->first.hosts,
+                            "first", machine_json(&r->first.machine), "again",
+                            machine_json(&r->second.machine), "apart", r->factor, "apart_in",
+                            r->apart, "hash", hash, "cluster_file", r->text)));
+    return TSR_OK;
+}

@@ -137,3 +137,90 @@ tsr_status tsri_bench_print_step(const tsri_bench_step_report *r)
     }
     return TSR_OK;
 }
+
+/* ---- probe ---- */
+
+static bool is_product(int id)
+{
+    return id == TSRK_MATMUL || id == TSRK_ATTENTION || id == TSRK_ATTENTION_BWD;
+}
+
+static void print_again(double a, double b)
+{
+    (void)printf("  %10.3f %10.3f  %6.2f\n", a, b,
+                 a > 0.0 && b > 0.0 ? (a > b ? a / b : b / a) : 1.0);
+}
+
+static void print_rates(const tsri_bench_probe_report *r)
+{
+    const tsri_machine *a = &r->first.machine;
+    const tsri_machine *b = &r->second.machine;
+    double all_s = 0.0;
+
+    for (int id = 0; id < TSRK_COUNT; id++) {
+        all_s += r->first.kernel_s[id];
+    }
+    (void)printf("\n%-20s %-8s  %8s  %10s %10s  %6s\n", "kernel", "", "of time", "first", "again",
+                 "apart");
+    for (int id = 0; id < TSRK_COUNT; id++) {
+        if (a->kernel_rate[id] > 0.0) {
+            (void)printf("%-20s %-8s", tsrk_name((tsrk_id)id), is_product(id) ? "GFLOP/s" : "GB/s");
+            print_share(r->first.kernel_s[id] / all_s, true);
+            print_again(a->kernel_rate[id] / GIGA, b->kernel_rate[id] / GIGA);
+        }
+    }
+    (void)printf("%-20s %-8s  %8s", "launch", "us", "");
+    print_again(1e6 * a->launch_s, 1e6 * b->launch_s);
+    (void)printf("%-20s %-8s  %8s", "host copies", "GB/s", "");
+    print_again(a->host_bytes_per_s / GIGA, b->host_bytes_per_s / GIGA);
+}
+
+static void print_links(const tsri_bench_probe_report *r)
+{
+    const tsri_machine *a = &r->first.machine;
+    const tsri_machine *b = &r->second.machine;
+
+    if (r->first.ranks == 1) {
+        return;
+    }
+    (void)printf("\n%-20s %-8s  %8s  %10s %10s  %6s\n", "link", "", "", "first", "again", "apart");
+    for (int i = 0; i < a->tier_count; i++) {
+        (void)printf("%-20s %-8s  %8s", a->tiers[i].name, "GB/s", "");
+        print_again(a->tiers[i].bytes_per_s / GIGA, b->tiers[i].bytes_per_s / GIGA);
+        (void)printf("%-20s %-8s  %8s", "", "hop us", "");
+        print_again(1e6 * a->tiers[i].hop_s, 1e6 * b->tiers[i].hop_s);
+    }
+    (void)printf("%-20s %-8s  %8s", "call", "us", "");
+    print_again(1e6 * a->call_s, 1e6 * b->call_s);
+    (void)printf("\n%-15s %-12s %6s %11s  %10s %10s  %6s\n", "collective", "axes", "ranks", "bytes",
+                 "first us", "again us", "apart");
+    for (int i = 0; i < r->first.row_count; i++) {
+        const tsri_probe_row *row = &r->first.measured[i];
+        char text[32];
+
+        (void)printf("%-15s %-12s %6d %11s", tsri_coll_name(row->kind), row->axes, row->ranks,
+                     tsri_format_bytes(row->bytes, text, sizeof(text)));
+        if (row->bytes == r->second.measured[i].bytes) {
+            print_again(1e6 * row->s, 1e6 * r->second.measured[i].s);
+        } else { /* the time was enough for another size */
+            (void)printf("  %10.3f %10s\n", 1e6 * row->s, "-");
+        }
+    }
+}
+
+tsr_status tsri_bench_print_probe(const tsri_bench_probe_report *r)
+{
+    const tsri_probe_report *f = &r->first;
+
+    (void)printf("%d rank%s of %d thread%s on %d host%s, all measuring at once, twice: %.1f s and "
+                 "%.1f s\n"
+                 "kernels in %d steps of %d layers, %lld x %lld tokens on each rank\n",
+                 f->ranks, f->ranks == 1 ? "" : "s", f->threads, f->threads == 1 ? "" : "s",
+                 f->hosts, f->hosts == 1 ? "" : "s", f->seconds, r->second.seconds, f->steps,
+                 f->layers, (long long)f->rows, (long long)f->seq);
+    print_rates(r);
+    print_links(r);
+    (void)printf("\nthe two are at most a factor %.2f apart (%s)\ncluster file %016llx\n",
+                 r->factor, r->apart, (unsigned long long)r->hash);
+    return TSR_OK;
+}

@@ -15,17 +15,20 @@
 #include "comm/comm.h"
 
 static const tsri_cli_option options[] = {
-    {"--preset", "NAME", "gemm, step: sizes of this model; default: llama-25m"},
+    {"--preset", "NAME", "gemm, step, probe: sizes of this model; default: llama-25m"},
     {"--tokens", "N", "gemm: rows of the activations; default: 2048"},
-    {"--threads", "N", "gemm, step: threads of a rank; default: cores / local ranks"},
+    {"--threads", "N", "gemm, step, probe: threads of a rank; default: cores / local ranks"},
     {"--bytes", "LIST", "collectives: sizes of the whole tensor; default: 1k,64k,1M,16M"},
-    {"--mesh", "SPEC", "step: axes, such as replicate=2,shard=2; default: all ranks on shard"},
+    {"--mesh", "SPEC",
+     "step, probe: axes, such as replicate=2,shard=2; default: all ranks on shard"},
     {"--parallel", "NAME", "step: ddp, zero1, zero2, fsdp, hsdp or hfsdp; default: hsdp"},
-    {"--dtype", "NAME", "step: f32 or bf16, what parameters are computed in; default: f32"},
-    {"--batch", "N", "step: sequences of a step over the whole job; default: 8"},
-    {"--seq", "N", "step: tokens of a sequence; default: 256"},
+    {"--dtype", "NAME", "step, probe: f32 or bf16, what parameters are computed in; default: f32"},
+    {"--batch", "N", "step, probe: sequences of a step over the whole job; default: 8"},
+    {"--seq", "N", "step, probe: tokens of a sequence; default: 256"},
     {"--steps", "N", "step: measured steps, after 2 others; default: 10"},
     {"--rounds", "N", "gemm, collectives: measurements of each, medians are shown"},
+    {"--seconds", "S", "probe: about how long it may take; default: 4"},
+    {"--out", "FILE", "probe: write what was found as a cluster file"},
     {"--json", NULL, "print the figures as JSON"},
     {NULL, NULL, NULL},
 };
@@ -34,6 +37,7 @@ typedef enum bench_kind {
     BENCH_GEMM = 0,
     BENCH_COLLECTIVES,
     BENCH_STEP,
+    BENCH_PROBE,
     BENCH_KINDS
 } bench_kind;
 
@@ -42,10 +46,12 @@ typedef struct bench_options {
     int threads;
     tsri_bench_gemm_options gemm;
     tsri_bench_coll_options coll;
-    tsri_bench_step_options step;
+    tsri_bench_step_options step; /* of the probe too */
+    double seconds;
+    const char *out; /* NULL: no file */
 } bench_options;
 
-static const char *const kind_names[BENCH_KINDS] = {"gemm", "collectives", "step"};
+static const char *const kind_names[BENCH_KINDS] = {"gemm", "collectives", "step", "probe"};
 
 static tsr_status find_kind(const char *word, bench_kind *out)
 {
@@ -57,8 +63,8 @@ static tsr_status find_kind(const char *word, bench_kind *out)
     }
     const char *near = tsri_nearest(word, kind_names, BENCH_KINDS);
 
-    return TSR_RAISE(TSR_ERR_INVALID, "bench \"%s\": wants gemm, collectives or step%s%s", word,
-                     near != NULL ? "; nearest: " : "", near != NULL ? near : "");
+    return TSR_RAISE(TSR_ERR_INVALID, "bench \"%s\": wants gemm, collectives, step or probe%s%s",
+                     word, near != NULL ? "; nearest: " : "", near != NULL ? near : "");
 }
 
 /* The help of an option begins with the benchmarks that it is for, or is for all. */
@@ -167,6 +173,22 @@ static tsr_status read_step(const tsri_cli *cli, tsri_bench_step_options *out)
     return TSR_OK;
 }
 
+static tsr_status read_seconds(const tsri_cli *cli, double *out)
+{
+    const char *text = tsri_cli_value(cli, "--seconds");
+    char *end = NULL;
+
+    *out = 4.0;
+    if (text != NULL) {
+        *out = strtod(text, &end);
+        if (end == text || *end != '\0' || !(*out > 0.0) || *out > 3600.0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "--seconds %s: wants a number above 0, at most 3600",
+                             text);
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status read_options(const tsri_cli *cli, bench_options *out)
 {
     const char *sizes = tsri_cli_value(cli, "--bytes");
@@ -180,6 +202,8 @@ static tsr_status read_options(const tsri_cli *cli, bench_options *out)
     TSR_TRY(read_number(cli, "--tokens", 1 << 24, &out->gemm.tokens));
     TSR_TRY(read_sizes(sizes != NULL ? sizes : "1k,64k,1M,16M", &out->coll));
     TSR_TRY(read_step(cli, &out->step));
+    TSR_TRY(read_seconds(cli, &out->seconds));
+    out->out = tsri_cli_value(cli, "--out");
     out->gemm.rounds = rounds;
     out->coll.rounds = rounds;
     return TSR_OK;
@@ -207,7 +231,7 @@ static tsr_status check(const tsri_cli *cli)
     if (o.kind == BENCH_GEMM && o.gemm.model != NULL) {
         TSR_TRY(tsri_model_preset(o.gemm.model, &spec));
     }
-    if (o.kind == BENCH_STEP) {
+    if (o.kind == BENCH_STEP || o.kind == BENCH_PROBE) {
         TSR_TRY(tsri_bench_step_check(&o.step, ranks));
     }
     return TSR_OK;
@@ -218,6 +242,7 @@ typedef union bench_report {
     tsri_bench_gemm_report gemm;
     tsri_bench_coll_report coll;
     tsri_bench_step_report step;
+    tsri_bench_probe_report probe;
 } bench_report;
 
 static tsr_status print_report(bench_kind kind, const bench_report *report, bool json)
@@ -226,8 +251,11 @@ static tsr_status print_report(bench_kind kind, const bench_report *report, bool
         TSR_TRY(json ? tsri_bench_json_gemm(&report->gemm) : tsri_bench_print_gemm(&report->gemm));
     } else if (kind == BENCH_COLLECTIVES) {
         TSR_TRY(json ? tsri_bench_json_coll(&report->coll) : tsri_bench_print_coll(&report->coll));
-    } else {
+    } else if (kind == BENCH_STEP) {
         TSR_TRY(json ? tsri_bench_json_step(&report->step) : tsri_bench_print_step(&report->step));
+    } else {
+        TSR_TRY(json ? tsri_bench_json_probe(&report->probe)
+                     : tsri_bench_print_probe(&report->probe));
     }
     return TSR_OK;
 }
@@ -243,8 +271,12 @@ static tsr_status bench(const tsri_cli *cli, const bench_options *o, tsr_world *
         TSR_TRY_GOTO(status, tsri_bench_gemm(world, &o->gemm, &report->gemm), out);
     } else if (o->kind == BENCH_COLLECTIVES) {
         TSR_TRY_GOTO(status, tsri_bench_collectives(world, &o->coll, &report->coll), out);
-    } else {
+    } else if (o->kind == BENCH_STEP) {
         TSR_TRY_GOTO(status, tsri_bench_step(world, &o->step, &report->step), out);
+    } else {
+        TSR_TRY_GOTO(
+            status,
+            tsri_bench_probe(world, &o->step, o->threads, o->seconds, o->out, &report->probe), out);
     }
     if (tsr_world_is_speaker(world)) {
         TSR_TRY_GOTO(status, print_report(o->kind, report, tsri_cli_has(cli, "--json")), out);
@@ -274,7 +306,7 @@ finish:
 const tsri_cli_command tsri_command_bench = {
     .name = "bench",
     .summary = "measure products, collectives and steps on this machine",
-    .usage = "gemm|collectives|step [-n N] [options]",
+    .usage = "gemm|collectives|step|probe [-n N] [options]",
     .help =
         "gemm         The matrix products of a model's linear layers, forward and backward,\n"
         "             beside the processor's multiply-add rate and a large square product.\n"
@@ -282,12 +314,17 @@ const tsri_cli_command tsri_command_bench = {
         "             messages (MPI), and the copy bandwidth that bounds them.\n"
         "step         A training step on random tokens: tokens/s, share of the ceiling, and\n"
         "             where the time goes.\n"
+        "probe        This machine as N ranks find it, all measuring at once: rates of kernels at "
+        "a\n"
+        "             rank's sizes, links within and between hosts. Twice, and how far the two\n"
+        "             are apart; the first is written as a cluster file for plan and compare.\n"
         "Whatever is compared is measured alternately in one run; medians are shown.\n"
         "\n"
         "  tessera bench gemm --threads 1\n"
         "  tessera bench collectives -n 4 --bytes 64k,16M\n"
         "  tessera bench step -n 4 --mesh replicate=2,shard=2\n"
-        "  tessera bench step -n 4 --mesh shard=2,tp=2 --json\n",
+        "  tessera bench step -n 4 --mesh shard=2,tp=2 --json\n"
+        "  tessera bench probe -n 4 --preset llama-tiny --out here.yaml\n",
     .options = options,
     .words_min = 1,
     .words_max = 1,

@@ -75,6 +75,12 @@ const int *tsri_world_nodes(const tsr_world *world);
 /** Local. True if the world's other ranks do not exist. */
 bool tsri_world_is_simulated(const tsr_world *world);
 
+/**
+ * Local. A world of this rank alone inside the job of @p of, on its backend, with threads >= 1:
+ * what is opened on it communicates with nobody. Close it before @p of.
+ */
+tsr_status tsri_world_open_alone(const tsr_world *of, int threads, tsr_world **out);
+
 /** Local. The rank whose failure the last tsr_world_agree told of; -1: none failed. */
 int tsri_world_first_failed(const tsr_world *world);
 

@@ -44,6 +44,7 @@ typedef struct tsri_kept {
 struct tsr_world {
     const tsr_backend *backend;
     bool simulated;
+    bool alone; /* one rank of a job that is another world's */
     int owners; /* the handle and every open comm: the last of them leaves the job */
     int rank, size;
     int threads;

@@ -190,17 +190,34 @@ tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *opti
     return TSR_OK;
 }
 
+tsr_status tsri_world_open_alone(const tsr_world *of, int threads, tsr_world **out)
+{
+    tsr_world *world = NULL;
+
+    if (threads < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a rank alone with %d threads, wants at least 1",
+                         threads);
+    }
+    TSR_TRY(create(0, 1, of->simulated, of->timeout_s, &world));
+    (void)snprintf(world->hosts[0], sizeof(world->hosts[0]), "%s", tsr_world_host(of, of->rank));
+    world->alone = true;
+    world->threads = threads;
+    world->backend = of->backend;
+    *out = world;
+    return TSR_OK;
+}
+
 /* The last owner leaves the job. */
 static void drop(tsr_world *world)
 {
-    bool real = !world->simulated;
+    bool joined = !world->simulated && !world->alone;
 
     world->owners--;
     if (world->owners > 0) {
         return;
     }
     tsri_watchdog_arm(world->watchdog, "leaving the job");
-    if (real) {
+    if (joined) {
         tsri_boot_finalize();
     }
     destroy(world);
@@ -284,7 +301,7 @@ const char *tsr_world_host(const tsr_world *world, int rank)
 
 bool tsr_world_is_speaker(const tsr_world *world)
 {
-    return world->rank == 0 && !world->simulated;
+    return world->rank == 0 && !world->simulated && !world->alone;
 }
 
 const tsr_backend *tsri_world_backend(const tsr_world *world)

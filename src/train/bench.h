@@ -14,6 +14,8 @@
 #pragma once
 
 #include "train/job.h"
+#include "train/mesh_text.h"
+#include "train/probe.h"
 
 enum {
     TSRI_BENCH_MAX_GEMMS = 64,
@@ -21,7 +23,8 @@ enum {
     TSRI_BENCH_MAX_COLLS = 3 * TSRI_BENCH_MAX_SIZES,
     TSRI_BENCH_NAME_BYTES = 48,
     TSRI_BENCH_MAX_ROUNDS = 31,
-    TSRI_BENCH_MAX_STEPS = 1000
+    TSRI_BENCH_MAX_STEPS = 1000,
+    TSRI_BENCH_CLUSTER_BYTES = 8192
 };
 
 /* ---- gemm: matrix products of a model ---- */
@@ -141,9 +144,32 @@ typedef struct tsri_bench_step_report {
     tsri_bench_kernel kernels[TSRK_COUNT]; /* of the compute stream, longest first */
 } tsri_bench_step_report;
 
+/** Local. The job whose steps are measured; out borrows the names in mesh. */
+tsr_status tsri_bench_step_job(const tsri_bench_step_options *options, int ranks,
+                               tsri_mesh_text *mesh, tsri_job_options *out);
 /** Local. What can be seen before ranks start, by a dry run as one of ranks ranks. */
 tsr_status tsri_bench_step_check(const tsri_bench_step_options *options, int ranks);
 /** Collective over the world. Every rank gets the same report, but for the table of kernels, which
  *  is its own. */
 tsr_status tsri_bench_step(tsr_world *world, const tsri_bench_step_options *options,
                            tsri_bench_step_report *out);
+
+/* ---- probe: the machine as a cluster ---- */
+
+typedef struct tsri_bench_probe_report {
+    tsri_probe_report first, second;
+    double factor;                       /* by which they differ at most in one figure, */
+    const char *apart;                   /* which is this */
+    char text[TSRI_BENCH_CLUSTER_BYTES]; /* the first as a cluster file */
+    uint64_t hash;                       /* of it */
+} tsri_bench_probe_report;
+
+/**
+ * Probe the machine twice for jobs as options describe. Collective over the world.
+ *
+ * @param threads  of a rank; 0: cores / local ranks.
+ * @param seconds  of both together, about.
+ * @param path     File to write text to; NULL: none.
+ */
+tsr_status tsri_bench_probe(tsr_world *world, const tsri_bench_step_options *options, int threads,
+                            double seconds, const char *path, tsri_bench_probe_report *out);

@@ -38,7 +38,7 @@ typedef struct step_bench {
     tsri_bench_step_report sum; /* this rank's, over steps */
 } step_bench;
 
-static tsr_status fill_options(const tsri_bench_step_options *options, int ranks,
+tsr_status tsri_bench_step_job(const tsri_bench_step_options *options, int ranks,
                                tsri_mesh_text *mesh, tsri_job_options *out)
 {
     TSR_TRY(tsri_mesh_parse(options->mesh != NULL ? options->mesh : "shard=-1", mesh));
@@ -70,7 +70,7 @@ tsr_status tsri_bench_step_check(const tsri_bench_step_options *options, int ran
         return TSR_RAISE(TSR_ERR_INVALID, "%d steps, wants 1 to %d", options->steps,
                          TSRI_BENCH_MAX_STEPS);
     }
-    TSR_TRY(fill_options(options, ranks, &mesh, &job_options));
+    TSR_TRY(tsri_bench_step_job(options, ranks, &mesh, &job_options));
     TSR_TRY(tsri_job_dry_run(&job_options, 0, ranks, &world, &job));
     tsri_job_close(&job);
     tsr_world_close(&world);
@@ -384,7 +384,7 @@ static tsr_status measure(step_bench *b, tsr_world *world, const tsri_bench_step
     const int steps = options->steps > 0 ? options->steps : DEFAULT_STEPS;
     tsri_job_options job_options;
 
-    TSR_TRY(fill_options(options, tsr_world_size(world), &b->mesh, &job_options));
+    TSR_TRY(tsri_bench_step_job(options, tsr_world_size(world), &b->mesh, &job_options));
     TSR_TRY(tsri_alloc((size_t)steps, sizeof(*b->steps), &b->steps));
     TSR_TRY(tsri_job_open(world, &job_options, &b->job));
     TSR_TRY(tsri_bench_matmul_open(b->job->comm, TSR_F32, cube, false, false, &b->square));

@@ -53,8 +53,21 @@ start 0 step -n 2 --mesh tp=2 --preset llama-tiny --batch 2 --seq 16 --steps 1 -
 has out '"mesh": "tp=2"'
 has out '"tokens_per_s": [1-9]'
 
+start 0 probe -n 2 --preset llama-tiny --batch 2 --seq 16 --seconds 0.2 --out "$folder/here.yaml"
+has out '^2 ranks of [0-9]+ threads? on 1 host, all measuring at once, twice'
+has out '^matmul +GFLOP/s +[0-9]'
+has out '^all_reduce +local +2 +64\.0 KiB'
+has out '^the two are at most a factor [0-9.]+ apart'
+has here.yaml '^kernels: .*matmul: [0-9]'
+start 0 probe --preset llama-tiny --batch 2 --seq 16 --seconds 0.2 --json
+has out '"hash": "[0-9a-f]{16}"'
+start 2 probe --seconds 0
+has err '--seconds 0'
+start 2 gemm --out x
+has err '--out is not for bench gemm'
+
 start 2 speed
-has err 'gemm, collectives or step'
+has err 'gemm, collectives, step or probe'
 start 2
 start 2 gemm --mesh shard=1
 has err '--mesh is not for bench gemm'

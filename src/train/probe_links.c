@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file probe_links.c
+ * Links, from collectives that all groups of a kind make at once.
+ *
+ * A cell is one kind of collective, over one set of axes, of one size. Its calls follow each other,
+ * each waited for, as compute waits; a sample is the time of some calls, on the slowest rank; the
+ * cell's time is the median of its samples. Sizes are a small one, for the latency, a middle one,
+ * and as large a one as the time allows.
+ *
+ * The machine's tiers are found from where ranks live. What machine.h says of a collective is
+ * linear in the cost of a call, the latency of a hop and the time of a byte, so each tier is a
+ * least-squares fit, from the nearest on; relative errors count, as cells differ a thousandfold.
+ */
+#include "probe_priv.h"
+#include "train/bench_priv.h"
+
+#include "backend/boot/boot.h"
+#include "base/base.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    SIZES = 3,
+    KINDS = 3,
+    ROUNDS = 5,
+    MOST_CALLS = 64,
+    TRIES = 2,
+    GROWTH = 4,
+    MOST_MASKS = TSRI_PROBE_MAX_ROWS / SIZES / KINDS
+};
+
+static const double small_bytes = 1 << 10, middle_bytes = 64 << 10, most_bytes = 16 << 20;
+static const double unlimited_bytes_per_s = 1e13; /* latency alone explains all times */
+static const tsri_coll_kind kinds[KINDS] = {TSRI_ALL_GATHER, TSRI_REDUCE_SCATTER, TSRI_ALL_REDUCE};
+
+typedef struct link_probe {
+    tsr_world *world;
+    tsr_comm *comm;
+    tsr_stream *stream;
+    tsr_group *group; /* of the row being measured */
+    tsr_buffer *in, *out;
+} link_probe;
+
+/* ---- measuring ---- */
+
+static tsr_status make_calls(link_probe *p, const tsri_probe_row *row, int calls)
+{
+    const int64_t whole = (int64_t)(row->bytes / sizeof(float));
+    const tsri_coll_item item = {.in = p->in,
+                                 .out = p->out,
+                                 .count =
+                                     row->kind == TSRI_ALL_REDUCE ? whole : whole / row->ranks};
+    const tsri_coll coll = {.kind = row->kind,
+                            .dtype = TSR_F32,
+                            .op = TSRI_SUM,
+                            .items = &item,
+                            .item_count = 1,
+                            .label = "probe"};
+
+    for (int i = 0; i < calls; i++) {
+        TSR_TRY(tsri_collective(p->group, &coll, p->stream));
+        TSR_TRY(tsri_stream_sync(p->stream));
+    }
+    return TSR_OK;
+}
+
+/* Seconds of a call, on the slowest rank. */
+static tsr_status sample(link_probe *p, const tsri_probe_row *row, int calls, double *out)
+{
+    const int ranks = tsr_world_size(p->world);
+    double *all = NULL;
+    double mine = 0.0;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*all), &all));
+    TSR_TRY_GOTO(status, tsri_boot_barrier(), out);
+    mine = tsri_now_s();
+    TSR_TRY_GOTO(status, make_calls(p, row, calls), out);
+    mine = (tsri_now_s() - mine) / calls;
+    TSR_TRY_GOTO(status, tsri_boot_all_gather(&mine, sizeof(mine), all), out);
+    for (int r = 0; r < ranks; r++) {
+        mine = all[r] > mine ? all[r] : mine;
+    }
+    *out = mine;
+out:
+    tsri_free(&all);
+    return status;
+}
+
+static double round_bytes(double bytes, int ranks)
+{
+    const double unit = (double)sizeof(float) * ranks;
+
+    return ceil(bytes / unit) * unit;
+}
+
+/* The median of some samples that take budget_s together, where calls are fast enough for it. */
+static tsr_status measure_row(link_probe *p, tsri_probe_row *row, double budget_s)
+{
+    double values[ROUNDS];
+    double once = 0.0;
+
+    for (int i = 0; i < TRIES; i++) { /* the first call opens connections and touches memory */
+        TSR_TRY(sample(p, row, 1, &once));
+    }
+    const double fit = budget_s / ROUNDS / once;
+    const int calls = fit < 1.0 ? 1 : fit > MOST_CALLS ? MOST_CALLS : (int)fit;
+    const int rounds = fit < 1.0 ? 3 : ROUNDS;
+
+    for (int i = 0; i < rounds; i++) {
+        TSR_TRY(sample(p, row, calls, &values[i]));
+    }
+    row->s = tsri_bench_median(values, rounds);
+    return TSR_OK;
+}
+
+/* As many bytes as rounds of calls can move in budget_s. */
+static tsr_status find_large(link_probe *p, tsri_probe_row *row, double budget_s)
+{
+    const double most = (double)p->in->bytes;
+    double once = 0.0;
+
+    row->bytes = round_bytes(middle_bytes * GROWTH, row->ranks);
+    TSR_TRY(sample(p, row, 1, &once));
+    TSR_TRY(sample(p, row, 1, &once));
+    while (row->bytes * GROWTH <= most && once * GROWTH * (ROUNDS + TRIES) < budget_s) {
+        row->bytes = round_bytes(row->bytes * GROWTH, row->ranks);
+        TSR_TRY(sample(p, row, 1, &once));
+    }
+    return TSR_OK;
+}
+
+static tsr_status measure_kind(link_probe *p, const tsri_probe_row *like, double budget_s,
+                               tsri_probe_row *rows)
+{
+    for (int i = 0; i < SIZES; i++) {
+        rows[i] = *like;
+        rows[i].bytes = round_bytes(i == 0 ? small_bytes : middle_bytes, like->ranks);
+        if (i == SIZES - 1) {
+            TSR_TRY(find_large(p, &rows[i], budget_s / 2.0));
+        }
+        TSR_TRY(measure_row(p, &rows[i], i == SIZES - 1 ? budget_s / 2.0 : budget_s / 4.0));
+    }
+    return TSR_OK;
+}
+
+static tsr_status measure_masks(link_probe *p, const unsigned *masks, int count, double seconds,
+                                tsri_probe_row *rows, int *row_count)
+{
+    const double budget_s = seconds / (count * KINDS);
+
+    *row_count = 0;
+    for (int m = 0; m < count; m++) {
+        tsri_probe_row like = {.mask = masks[m]};
+
+        (void)tsri_comm_mask_name(p->comm, masks[m], like.axes, sizeof(like.axes));
+        TSR_TRY(tsri_comm_group(p->comm, masks[m], p->stream->kind, &p->group));
+        like.ranks = p->group->size;
+        for (int k = 0; k < KINDS; k++) {
+            like.kind = kinds[k];
+            TSR_TRY(measure_kind(p, &like, budget_s, rows + *row_count));
+            *row_count += SIZES;
+        }
+    }
+    return TSR_OK;
+}
+
+/* Rows of all groups of masks[count] on mesh. */
+static tsr_status measure(tsr_world *world, tsr_mesh *mesh, const unsigned *masks, int count,
+                          double seconds, tsri_probe_row *rows, int *row_count)
+{
+    link_probe p = {.world = world};
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsr_comm_open(world, mesh, NULL, &p.comm));
+    p.stream = tsri_comm_stream(p.comm, TSRI_STREAM_REDUCE);
+    TSR_TRY_GOTO(status, tsri_comm_buffer(p.comm, (size_t)most_bytes, TSRI_MEM_OTHER, "in", &p.in),
+                 close);
+    TSR_TRY_GOTO(
+        status, tsri_comm_buffer(p.comm, (size_t)most_bytes, TSRI_MEM_OTHER, "out", &p.out), close);
+    TSR_TRY_GOTO(status, measure_masks(&p, masks, count, seconds, rows, row_count), close);
+close:
+    tsri_buffer_release(&p.in);
+    tsri_buffer_release(&p.out);
+    tsr_comm_release(&p.comm);
+    return status;
+}
+
+/* ---- fitting ---- */
+
+/* Solve a x = b of size n by elimination; false if it is singular. */
+static bool solve(double a[TSRI_PROBE_UNKNOWNS][TSRI_PROBE_UNKNOWNS + 1], int n, double *x)
+{
+    for (int i = 0; i < n; i++) {
+        int best = i;
+
+        for (int r = i + 1; r < n; r++) {
+            best = fabs(a[r][i]) > fabs(a[best][i]) ? r : best;
+        }
+        if (!(fabs(a[best][i]) > 0.0)) {
+            return false;
+        }
+        for (int c = 0; c <= n; c++) {
+            const double held = a[i][c];
+
+            a[i][c] = a[best][c];
+            a[best][c] = held;
+        }
+        for (int r = 0; r < n; r++) {
+            const double factor = r == i ? 0.0 : a[r][i] / a[i][i];
+
+            for (int c = i; c <= n; c++) {
+                a[r][c] -= factor * a[i][c];
+            }
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        x[i] = a[i][n] / a[i][i];
+    }
+    return true;
+}
+
+typedef struct system {
+    const double (*rows)[TSRI_PROBE_UNKNOWNS];
+    const double *wanted;
+    int count, unknowns;
+} system;
+
+/* The fit in which only the unknowns of set are not 0; false if one would be below. */
+static bool fit_set(const system *s, unsigned set, double *x)
+{
+    double a[TSRI_PROBE_UNKNOWNS][TSRI_PROBE_UNKNOWNS + 1] = {{0.0}};
+    double found[TSRI_PROBE_UNKNOWNS] = {0.0};
+    int index[TSRI_PROBE_UNKNOWNS];
+    int n = 0;
+
+    for (int u = 0; u < s->unknowns; u++) {
+        x[u] = 0.0;
+        if ((set >> u & 1U) != 0) {
+            index[n++] = u;
+        }
+    }
+    for (int r = 0; r < s->count; r++) {
+        const double weight = 1.0 / (s->wanted[r] * s->wanted[r]);
+
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < n; k++) {
+                a[i][k] += weight * s->rows[r][index[i]] * s->rows[r][index[k]];
+            }
+            a[i][n] += weight * s->rows[r][index[i]] * s->wanted[r];
+        }
+    }
+    if (!solve(a, n, found)) {
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!(found[i] >= 0.0)) {
+            return false;
+        }
+        x[index[i]] = found[i];
+    }
+    return true;
+}
+
+static double error_of(const system *s, const double *x)
+{
+    double sum = 0.0;
+
+    for (int r = 0; r < s->count; r++) {
+        double value = 0.0;
+
+        for (int u = 0; u < s->unknowns; u++) {
+            value += s->rows[r][u] * x[u];
+        }
+        sum += (value / s->wanted[r] - 1.0) * (value / s->wanted[r] - 1.0);
+    }
+    return sum;
+}
+
+/* Few unknowns: all sets of those that are not 0 are tried. */
+void tsri_probe_fit(const double (*rows)[TSRI_PROBE_UNKNOWNS], const double *wanted, int count,
+                    int unknowns, double *x)
+{
+    const system s = {rows, wanted, count, unknowns};
+    double least = INFINITY;
+
+    memset(x, 0, sizeof(*x) * (size_t)unknowns);
+    for (unsigned set = 1; set < 1U << unknowns; set++) {
+        double found[TSRI_PROBE_UNKNOWNS];
+
+        if (fit_set(&s, set, found) && error_of(&s, found) < least) {
+            least = error_of(&s, found);
+            memcpy(x, found, sizeof(*x) * (size_t)unknowns);
+        }
+    }
+}
+
+static double rounds_of(tsri_coll_kind kind)
+{
+    return kind == TSRI_ALL_REDUCE ? 2.0 : 1.0;
+}
+
+/* Hops of a tier that a collective waits for. */
+static double hops_of(const tsri_reach *reach, const tsri_probe_row *row, int tier)
+{
+    return rounds_of(row->kind) * reach->hops[tier] * (row->ranks - 1.0) / row->ranks;
+}
+
+/* Fit tier to the rows whose slowest tier it is; those before it are known. The first one gives the
+ * cost of a call as well. */
+static void fit_tier(tsri_machine *m, int tier, const tsri_probe_row *rows, int count,
+                     const tsri_reach *reach)
+{
+    double a[TSRI_PROBE_MAX_ROWS][TSRI_PROBE_UNKNOWNS];
+    double wanted[TSRI_PROBE_MAX_ROWS];
+    double x[TSRI_PROBE_UNKNOWNS];
+    int used = 0;
+
+    for (int r = 0; r < count; r++) {
+        double rest = rows[r].s;
+
+        if (reach[r].top != tier) {
+            continue;
+        }
+        for (int below = 0; below < tier; below++) {
+            rest -= hops_of(&reach[r], &rows[r], below) * m->tiers[below].hop_s;
+        }
+        rest -= tier > 0 ? m->call_s : 0.0;
+        a[used][0] = hops_of(&reach[r], &rows[r], tier);
+        a[used][1] = tsri_machine_crossing(&reach[r], tier, (int)rows[r].kind, rows[r].bytes,
+                                           rows[r].ranks) *
+                     reach[r].shared[tier];
+        a[used][2] = 1.0;
+        wanted[used] = rest > 0.1 * rows[r].s ? rest : 0.1 * rows[r].s;
+        used++;
+    }
+    tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])a, wanted, used, tier == 0 ? 3 : 2, x);
+    m->tiers[tier].hop_s = x[0];
+    m->tiers[tier].bytes_per_s = x[1] > 0.0 ? 1.0 / x[1] : unlimited_bytes_per_s;
+    m->call_s = tier == 0 ? x[2] : m->call_s;
+}
+
+/* ---- this machine's tiers ---- */
+
+typedef struct place {
+    int node, local_size;
+} place;
+
+/* Ranks of a host, if all hosts have as many and ranks are numbered host by host; else 0. */
+static tsr_status find_hosts(tsr_world *world, int *local_out)
+{
+    const int ranks = tsr_world_size(world);
+    const tsri_boot_info *info = tsri_boot_get_info();
+    const place mine = {info->node, info->local_size};
+    place *all = NULL;
+    tsr_status status = TSR_OK;
+
+    *local_out = 1;
+    if (ranks == 1) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*all), &all));
+    TSR_TRY_GOTO(status, tsri_boot_all_gather(&mine, sizeof(mine), all), out);
+    *local_out = mine.local_size;
+    for (int r = 0; r < ranks; r++) {
+        const bool regular =
+            all[r].local_size == all[0].local_size && all[r].node == r / all[0].local_size;
+
+        *local_out = regular ? *local_out : 0;
+    }
+out:
+    tsri_free(&all);
+    return status;
+}
+
+/* Tiers without figures: within a host where it has several ranks, between hosts where there are
+ * several. */
+static void name_tiers(int ranks, int local, tsri_machine *m)
+{
+    m->tier_count = 0;
+    if (local > 1 && local < ranks) {
+        m->tiers[m->tier_count++] = (tsri_tier){.name = "host", .span = local};
+    }
+    tsri_tier *last = &m->tiers[m->tier_count++];
+
+    *last = (tsri_tier){.span = 0};
+    (void)snprintf(last->name, sizeof(last->name), "%s",
+                   local == 0       ? "mixed"
+                   : local == ranks ? "host"
+                                    : "network");
+}
+
+static tsr_status measure_tiers(tsr_world *world, int local, double seconds, tsri_probe_report *out)
+{
+    const int ranks = tsr_world_size(world);
+    const int inner = local > 0 ? local : ranks;
+    const tsr_mesh_axis axes[2] = {{"host", ranks / inner}, {"local", inner}};
+    unsigned masks[MOST_MASKS];
+    int count = 0;
+    tsr_mesh *mesh = NULL;
+    tsri_reach reach[TSRI_PROBE_MAX_ROWS];
+    int *ring = NULL;
+    int size = 0;
+    int index = 0;
+    tsr_status status = TSR_OK;
+
+    if (inner > 1) {
+        masks[count++] = 2U;
+    }
+    if (inner < ranks) {
+        masks[count++] = 1U;
+    }
+    if (count == 2) {
+        masks[count++] = 3U;
+    }
+    TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*ring), &ring));
+    TSR_TRY_GOTO(status, tsr_mesh_create(ranks, axes, 2, NULL, &mesh), free_ring);
+    TSR_TRY_GOTO(status,
+                 measure(world, mesh, masks, count, seconds, out->measured, &out->row_count),
+                 release);
+    for (int r = 0; r < out->row_count; r++) {
+        TSR_TRY_GOTO(status,
+                     tsr_mesh_flat_ranks(mesh, out->measured[r].mask, tsr_world_rank(world), ring,
+                                         &size, &index),
+                     release);
+        tsri_machine_reach(&out->machine, ring, size, &reach[r]);
+    }
+    for (int tier = 0; tier < out->machine.tier_count; tier++) {
+        fit_tier(&out->machine, tier, out->measured, out->row_count, reach);
+    }
+release:
+    tsr_mesh_release(&mesh);
+free_ring:
+    tsri_free(&ring);
+    return status;
+}
+
+tsr_status tsri_probe_links(tsr_world *world, double seconds, tsri_probe_report *out)
+{
+    const int ranks = tsr_world_size(world);
+    int local = 0;
+
+    TSR_TRY(find_hosts(world, &local));
+    out->hosts = ranks > 1 ? tsri_boot_get_info()->node_count : 1;
+    name_tiers(ranks, ranks == 1 ? 1 : local, &out->machine);
+    if (ranks == 1) { /* no link, but a cluster file has one */
+        out->machine.tiers[0].bytes_per_s = out->machine.host_bytes_per_s;
+        return TSR_OK;
+    }
+    TSR_TRY(measure_tiers(world, local, seconds, out));
+    return TSR_OK;
+}
+
+/* ---- axes of a job's mesh ---- */
+
+static void fit_axis(const tsri_probe_row *rows, int count, tsri_probe_axis *axis)
+{
+    double a[TSRI_PROBE_MAX_ROWS][TSRI_PROBE_UNKNOWNS];
+    double wanted[TSRI_PROBE_MAX_ROWS];
+    double x[TSRI_PROBE_UNKNOWNS];
+
+    for (int r = 0; r < count; r++) {
+        const double steps = rounds_of(rows[r].kind) * (rows[r].ranks - 1.0);
+
+        a[r][0] = steps;
+        a[r][1] = steps * rows[r].bytes / rows[r].ranks;
+        wanted[r] = rows[r].s;
+    }
+    tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])a, wanted, count, 2, x);
+    axis->hop_s = x[0];
+    axis->bytes_per_s = x[1] > 0.0 ? 1.0 / x[1] : unlimited_bytes_per_s;
+}
+
+/* What a rank of a ring can expect of a machine: its slowest tier's share, its mean hop. */
+static void expect(const tsri_machine *machine, const int *members, tsri_probe_axis *axis)
+{
+    tsri_reach reach;
+    double hops_s = 0.0;
+    double slowest = INFINITY;
+
+    tsri_machine_reach(machine, members, axis->ranks, &reach);
+    for (int tier = 0; tier <= reach.top; tier++) {
+        const tsri_tier *t = &machine->tiers[tier];
+
+        hops_s += reach.hops[tier] * t->hop_s;
+        if (reach.shared[tier] > 0.0 && t->bytes_per_s / reach.shared[tier] < slowest) {
+            slowest = t->bytes_per_s / reach.shared[tier];
+        }
+    }
+    axis->declared_hop_s = hops_s / axis->ranks;
+    axis->declared_bytes_per_s = slowest;
+}
+
+/* Hosts under members[size], which lie in order. */
+static int count_hosts(const tsr_world *world, const int *members, int size)
+{
+    int count = 0;
+
+    for (int m = 0; m < size; m++) {
+        bool seen = false;
+
+        for (int before = 0; before < m; before++) {
+            seen = seen || strcmp(tsr_world_host(world, members[before]),
+                                  tsr_world_host(world, members[m])) == 0;
+        }
+        count += seen ? 0 : 1;
+    }
+    return count;
+}
+
+/* Which axes have ranks, and on how many hosts their groups lie. members has room for all ranks. */
+static tsr_status list_axes(const tsr_world *world, const tsr_mesh *mesh,
+                            const tsri_machine *declared, int *members, tsri_probe_axis *axes,
+                            unsigned *masks, int *count_out)
+{
+    *count_out = 0;
+    for (int a = 0; a < tsr_mesh_axis_count(mesh); a++) {
+        tsri_probe_axis *axis = &axes[*count_out];
+
+        *axis = (tsri_probe_axis){.ranks = tsr_mesh_axis_size(mesh, a)};
+        if (axis->ranks == 1) {
+            continue;
+        }
+        (void)snprintf(axis->name, sizeof(axis->name), "%s", tsr_mesh_axis_name(mesh, a));
+        for (int rank = tsr_world_size(world) - 1; rank >= 0; rank--) {
+            TSR_TRY(tsr_mesh_axis_ranks(mesh, a, rank, members));
+            const int hosts = count_hosts(world, members, axis->ranks);
+
+            axis->hosts = hosts > axis->hosts ? hosts : axis->hosts;
+        }
+        if (declared != NULL) {
+            expect(declared, members, axis); /* those of rank 0 */
+        }
+        masks[*count_out] = 1U << a;
+        ++*count_out;
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine *declared,
+                           double seconds, tsri_probe_axis *axes, int *count_out)
+{
+    unsigned masks[TSR_MESH_MAX_AXES];
+    tsri_probe_row rows[TSRI_PROBE_MAX_ROWS];
+    int row_count = 0;
+    int *members = NULL;
+    tsr_status status = TSR_OK;
+
+    *count_out = 0;
+    TSR_TRY(tsri_alloc((size_t)tsr_world_size(world), sizeof(*members), &members));
+    TSR_TRY_GOTO(status, list_axes(world, mesh, declared, members, axes, masks, count_out),
+                 free_members);
+    if (*count_out > 0) {
+        TSR_TRY_GOTO(status, measure(world, mesh, masks, *count_out, seconds, rows, &row_count),
+                     free_members);
+    }
+    for (int a = 0; a < *count_out; a++) {
+        fit_axis(rows + (ptrdiff_t)(a * SIZES * KINDS), SIZES * KINDS, &axes[a]);
+    }
+free_members:
+    tsri_free(&members);
+    return status;
+}

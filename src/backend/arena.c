@@ -509,6 +509,20 @@ void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out)
     out->interval_count = arena->plan->count;
 }
 
+size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t bytes)
+{
+    const tsri_arena_plan *plan = arena->plan;
+    size_t sum = 0;
+    for (int i = 0; plan != NULL && i < plan->count; i++) {
+        const tsri_interval *interval = &plan->intervals[i];
+        if (interval->kind == kind && interval->bytes == bytes &&
+            interval->birth <= plan->peak_tick && interval->death > plan->peak_tick) {
+            sum += bytes;
+        }
+    }
+    return sum;
+}
+
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from)
 {
     tsri_arena_plan *plan = NULL;

@@ -68,6 +68,9 @@ typedef struct tsri_arena_stats {
 } tsri_arena_stats;
 void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out);
 
+/** Bytes of the ranges of kind, each asked for with exactly `bytes`, that are live at the peak. */
+size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t bytes);
+
 /** Allocate now what from's plan needs, and replay it from the next step on. Not inside a step.
  *  TSR_ERR_STATE if from has no plan. Blocks. */
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from);

@@ -291,6 +291,7 @@ static tsr_status find_peak(tsri_arena_plan *plan)
             plan->live_peak_bytes = sum;
             memcpy(plan->kind_at_peak, live, sizeof(live));
             label = born->label;
+            plan->peak_tick = born->birth;
         }
     }
     tsri_free(&deaths);

@@ -30,6 +30,7 @@ typedef struct tsri_arena_plan {
     size_t kind_at_peak[TSRI_MEM_COUNT];
     size_t kind_peak[TSRI_MEM_COUNT];
     char *peak_label;
+    int peak_tick; /* birth that reached the peak */
     /* Interval i takes over memory of before[before_first[i] .. before_first[i + 1]). An index
      * below i is an interval of the same step, any other one of the step before. */
     int *before_first; /* [count + 1] */

@@ -11,10 +11,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "train/config.h"
 #include "train/forecast.h"
+#include "train/search.h"
 
 static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_cluster = "8xH100";
@@ -23,6 +25,7 @@ static const tsri_cli_option options[] = {
     {"--cluster", "NAME|FILE", "the machine: a built-in one, or a file (clusters/README.md)"},
     {"--ranks", "N", "devices; default: the mesh's product, or one node"},
     {"--presets", "LIST", "compare these, such as ddp,fsdp,hsdp; all: every one"},
+    {"--search", NULL, "try meshes, presets, micro-batches and checkpointing; the ten fastest"},
     {"--trace", "FILE", "write the planned step as a Chrome trace"},
     {"--json", NULL, "print the plan as JSON"},
     {NULL, NULL, NULL},
@@ -30,6 +33,7 @@ static const tsri_cli_option options[] = {
 
 enum {
     MAX_PRESETS = 16,
+    MAX_FOUND = 10,
     MAX_RANKS = 1 << 20
 };
 
@@ -202,8 +206,47 @@ static tsr_status print(const tsri_cli *cli, const planning *p)
     return TSR_OK;
 }
 
+static void tell_progress(void *context, int tried, int found)
+{
+    const bool *live = context;
+
+    if (*live) {
+        (void)fprintf(stderr, "\r%d layouts tried, %d kept", tried, found);
+        (void)fflush(stderr);
+    }
+}
+
+static tsr_status search(const planning *p)
+{
+    bool live = isatty(STDERR_FILENO) != 0;
+    const tsri_forecast_head head = {
+        .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
+    tsri_candidate *found = NULL;
+    int count = 0;
+    int tried = 0;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(MAX_FOUND, sizeof(*found), &found));
+    TSR_TRY_GOTO(status,
+                 tsri_search_run(&p->options, p->ranks, &p->cluster, tell_progress, &live, found,
+                                 MAX_FOUND, &count, &tried),
+                 free_found);
+    if (live) {
+        (void)fprintf(stderr, "\r%40s\r", "");
+    }
+    tsri_forecast_print_head(&head, stdout);
+    tsri_search_print(found, count, tried, stdout);
+free_found:
+    tsri_free(&found);
+    return status;
+}
+
 static tsr_status plan(const tsri_cli *cli, planning *p)
 {
+    if (tsri_cli_has(cli, "--search")) {
+        TSR_TRY(search(p));
+        return TSR_OK;
+    }
     TSR_TRY(forecast_all(cli, p));
     TSR_TRY(print(cli, p));
     TSR_TRY(write_trace(cli, p));
@@ -256,6 +299,7 @@ const tsri_cli_command tsri_command_plan = {
             "fits, what a step costs, and with several presets which one wins and why.\n"
             "\n"
             "  tessera plan run.yaml --cluster 8xH100 --presets all\n"
+            "  tessera plan run.yaml --cluster 8xH100 --ranks 64 --search\n"
             "  tessera plan run.yaml --ranks 1024 train.micro_batches=4\n"
             "  tessera plan run.yaml --cluster my.yaml --trace step.json\n"
             "  tessera plan model.preset=gpt2-xl train.batch=4 train.seq=512 --cluster 4xA100-40\n",

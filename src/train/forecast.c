@@ -54,11 +54,30 @@ int tsri_forecast_best(const tsri_forecast *forecasts, int count)
 
 /* ---- filling in ---- */
 
+/* Logits are known by their size: nothing else of a step has the vocabulary as a dim. */
+static size_t logits_bytes(const tsri_job *job)
+{
+    const tsri_arena *arena = tsri_comm_arena(job->comm);
+    const int tp = tsr_mesh_axis_find(job->mesh, "tp");
+    const int64_t split = tp >= 0 && !job->options.no_tp ? tsr_mesh_axis_size(job->mesh, tp) : 1;
+    const int64_t cols = (tsri_model_vocab(&job->options.model) + split - 1) / split;
+    const size_t count = (size_t)(job->row_count * job->options.seq * cols);
+    const tsr_dtype type = job->options.fsdp.param_dtype;
+    const size_t size = tsr_dtype_size(type == TSR_DTYPE_DEFAULT ? TSR_F32 : type);
+    size_t sum = tsri_arena_peak_bytes(arena, TSRI_MEM_ACTIVATION, count * size);
+
+    if (size != sizeof(float)) {
+        sum += tsri_arena_peak_bytes(arena, TSRI_MEM_ACTIVATION, count * sizeof(float));
+    }
+    return sum;
+}
+
 static void fill_memory(const tsri_job *job, const tsri_cluster *cluster, tsri_forecast *out)
 {
     const double memory = cluster->machine.memory_bytes;
 
     tsri_job_summarize(job, &out->memory);
+    out->logits_bytes = logits_bytes(job);
     (void)snprintf(out->peak, sizeof(out->peak), "%s",
                    out->memory.peak_label != NULL && out->memory.peak_label[0] != '\0'
                        ? out->memory.peak_label

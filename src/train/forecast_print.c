@@ -38,7 +38,7 @@ static const char *dtype_text(tsr_dtype dtype)
 
 static double seconds_share(double part, double whole)
 {
-    return whole > 0.0 ? percent * part / whole : 0.0;
+    return whole > 0.0 ? percent * fmin(1.0, part / whole) : 0.0;
 }
 
 /* ---- what it is of ---- */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file search.h
+ * Layouts of a job on a cluster, tried one after the other by forecasts.
+ *
+ * Tried are: tensor parallel sizes that divide a node and the model's heads; shard groups of a part
+ * of a node, of the node, of some nodes and of all ranks; each with fsdp, hsdp and hfsdp (ddp where
+ * nothing is sharded); activation checkpointing of no block and of every block; and the fewest
+ * micro-batches with which that fits.
+ */
+#pragma once
+
+#include "train/forecast.h"
+
+typedef struct tsri_candidate {
+    tsri_job_options options; /* axes' names are static */
+    tsri_forecast forecast;
+} tsri_candidate;
+
+/** Called before each trial; NULL: nobody is told. */
+typedef void (*tsri_search_progress)(void *context, int tried, int best_count);
+
+/**
+ * Local. Try layouts of options (whose axes, preset, batch and checkpointing are replaced) on size
+ * ranks; out receives the `capacity` fastest that fit, the fastest first, *count_out how many,
+ * *tried_out how many were tried.
+ */
+tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri_cluster *cluster,
+                           tsri_search_progress progress, void *context, tsri_candidate *out,
+                           int capacity, int *count_out, int *tried_out);
+
+/** The candidates as a table, with the words that choose each in a configuration. */
+void tsri_search_print(const tsri_candidate *candidates, int count, int tried, FILE *stream);

@@ -1,0 +1,110 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Tessera authors
+#
+# test_plan.sh PROGRAM: tessera plan as a user calls it.
+set -u
+program=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# start STATUS words...
+start() {
+    case_name="$*"
+    wanted=$1
+    shift
+    timeout -k 5 120 "$program" plan "$@" >"$folder/out" 2>"$folder/err"
+    got=$?
+    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
+}
+
+complain() {
+    echo "FAIL [$case_name]: $1"
+    sed 's/^/    out| /' "$folder/out"
+    sed 's/^/    err| /' "$folder/err"
+    failed=$((failed + 1))
+}
+
+has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
+lacks() { ! grep -qE -e "$2" "$folder/$1" || complain "a line of $1 matches $2"; }
+
+# One preset in full.
+start 0 model.preset=llama3-8b train.batch=16 train.seq=4096 --ranks 16
+has out '^model    llama, 8\.03 billion parameters; bf16, gradients reduced in f32$'
+has out '^cluster  8xH100: 16 devices on 2 nodes of 8; file hash [0-9a-f]{16}$'
+has out '^mesh     replicate=2 shard=8$'
+has out '^== hsdp$'
+has out '^  parameter slots +[1-9][0-9]*\.[0-9]+ GiB'
+has out '^  device +79\.600 GiB  it (fits|does not fit)$'
+has out '^  shard +8 nvlink +[1-9]'
+has out '^  replicate +2 nic +[1-9]'
+has out '^  MFU +[1-9][0-9.]* %  6 N \+ 6 L h s a token'
+
+# All presets: a table, a verdict, the ledger of states.
+start 0 model.preset=llama3-8b train.batch=16 train.seq=4096 --ranks 16 --presets all --cluster 8xH200
+for preset in ddp zero1 zero2 fsdp hsdp hfsdp; do
+    has out "^  $preset +[0-9]+\.[0-9]+ (yes|no|tight) "
+done
+has out '^(ddp|zero1|zero2|fsdp|hsdp|hfsdp) wins: '
+has out '^  ddp +16\.06 +32\.12 +96\.36 +144\.5[0-9]'
+has out '^  fsdp +1\.00 +2\.01 +6\.02 +9\.03'
+
+# A small device: nothing fits, and it says what to do.
+start 0 model.preset=llama-20b train.batch=4 train.seq=2048 --cluster 4xA100-40 --presets ddp,fsdp
+has out '^  ddp .* no '
+has out '^nothing fits: '
+
+# For machines, and as a picture.
+start 0 model.preset=llama-tiny train.batch=8 train.seq=64 --ranks 4 --presets fsdp,ddp --json \
+    --trace "$folder/trace.json"
+has out '"cluster": "8xH100"'
+has out '"best": "(fsdp|ddp)"'
+has out '"step_s": 0\.[0-9]*[1-9]'
+has out '"tokens": 512\.0'
+lacks out '"parameters": 0,'
+# The trace of the first preset ends when its step does.
+grep -q '"name": "reduce_scatter", "ph": "X"' "$folder/trace.json" || complain "no reduction traced"
+step=$(sed -n 's/.*"step_s": \([0-9.e-]*\).*/\1/p' "$folder/out" | head -1)
+end=$(sed -n 's/.*"ts": \([0-9.]*\), "dur": \([0-9.]*\).*/\1 \2/p' "$folder/trace.json" |
+    awk '$1 + $2 > most { most = $1 + $2 } END { printf "%.3f", most }')
+echo "$step $end" | awk '{ d = $1 * 1e6 - $2; exit !(d < 0.01 && d > -0.01) }' ||
+    complain "the trace ends at $end us, the step takes $step s"
+
+# A cluster file of one's own; a file of keys.
+cat >"$folder/c.yaml" <<'END'
+name: mine
+target: cpu
+device: {gb_per_s: 10, tflops: {f32: 0.1, bf16: 0.1}}
+links: [{name: shm, ranks: 2, gb_per_s: 5}, {name: tcp, ranks: all, gb_per_s: 0.02, hop_us: 50}]
+END
+cat >"$folder/run.yaml" <<'END'
+model: {preset: llama-tiny}
+mesh: {replicate: 2, shard: 2}
+train: {batch: 8, seq: 64}
+END
+start 0 "$folder/run.yaml" --cluster "$folder/c.yaml"
+has out '^cluster  mine: 4 devices on 2 nodes of 2;'
+has out '^  MFU +unknown'
+has out '^  replicate +2 tcp '
+start 0 "$folder/run.yaml" --cluster "$folder/c.yaml" --search
+has out '^[1-9][0-9]* layouts tried, the fastest that fit:$'
+has out "mesh='\{.*\}' parallel.preset=(ddp|fsdp|hsdp|hfsdp) train.micro_batches=[1-9]"
+
+# What is refused, before anything is planned.
+start 2 model.preset=llama-tiny --cluster 8xH10
+has err 'nearest: 8xH100'
+start 2 model.preset=llama-tiny --presets fsdp,hsdpp
+has err '"hsdpp" is none of ddp,zero1,zero2,fsdp,hsdp,hfsdp; nearest: hsdp'
+start 2 model.preset=llama-tiny --ranks 0
+has err 'wants a number from 1 to'
+start 2 "$folder/run.yaml" --ranks 6
+has err '6'
+printf 'name: mine\nlinks: []\n' >"$folder/bad.yaml"
+start 2 "$folder/run.yaml" --cluster "$folder/bad.yaml"
+has err 'bad.yaml:2: links wants a list'
+start 2 "$folder/missing.yaml"
+has err 'missing.yaml'
+
+[ $failed = 0 ] || exit 1
+echo "test_plan: all passed"

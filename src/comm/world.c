@@ -134,6 +134,25 @@ static tsr_status join(tsr_world *world, const char *backend, const tsr_world_op
     return TSR_OK;
 }
 
+/* Hosts that do not reach each other show in MPI's first messages, which have no limit of their
+ * own.
+ */
+static tsr_status start_job(int *argc, char ***argv, double timeout_s, tsri_boot_info *info)
+{
+    tsri_watchdog *watchdog = NULL;
+    tsr_status status = TSR_OK;
+
+    if (tsri_boot_launched()) {
+        TSR_TRY(tsri_watchdog_start(timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S, &watchdog));
+    }
+    tsri_watchdog_arm(watchdog, "the start of MPI (do messages reach the other hosts?)");
+    status = tsri_boot_init(argc, argv, info);
+    tsri_watchdog_disarm(watchdog);
+    tsri_watchdog_stop(&watchdog);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
 static tsr_status open_real(int *argc, char ***argv, const char *backend,
                             const tsr_world_options *opt, tsr_world **out)
 {
@@ -141,7 +160,7 @@ static tsr_status open_real(int *argc, char ***argv, const char *backend,
     tsri_boot_info info = {0};
     tsr_world *world = NULL;
 
-    TSR_TRY(tsri_boot_init(argc, argv, &info));
+    TSR_TRY(start_job(argc, argv, opt->timeout_s, &info));
     tsri_set_rank(info.rank, info.size);
     TSR_TRY_GOTO(status, create(info.rank, info.size, false, opt->timeout_s, &world), leave);
     TSR_TRY_GOTO(status, join(world, backend, opt, &info), free_world);

@@ -110,12 +110,13 @@ tsr_status tsri_boot_init(int *argc, char ***argv, tsri_boot_info *out)
         return TSR_OK;
     }
     TSR_TRY(start_mpi(argc, argv));
+    /* First who this is, for the message if the first exchange never ends. */
+    TSR_TRY(check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank"));
+    TSR_TRY(check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size"));
+    tsri_set_rank(info.rank, info.size);
     TSR_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &boot.world), "MPI_Comm_dup"));
     TSR_TRY(
         check(MPI_Comm_set_errhandler(boot.world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
-    TSR_TRY(check(MPI_Comm_rank(boot.world, &info.rank), "MPI_Comm_rank"));
-    TSR_TRY(check(MPI_Comm_size(boot.world, &info.size), "MPI_Comm_size"));
-    tsri_set_rank(info.rank, info.size);
     TSR_TRY(find_nodes(&info));
     if (gethostname(info.host, sizeof info.host - 1) != 0) {
         (void)strcpy(info.host, "unknown");

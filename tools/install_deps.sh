@@ -7,14 +7,14 @@
 set -eu
 
 packages="build-essential cmake pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libdnnl-dev
-libyaml-dev libjansson-dev libxxhash-dev git fortunes clang-format clang-tidy"
+libyaml-dev libjansson-dev libxxhash-dev iproute2 git fortunes clang-format clang-tidy"
 
 if ! command -v dpkg-query > /dev/null || ! command -v apt-get > /dev/null; then
     cat >&2 << 'END'
 install_deps.sh knows Debian's packages only. Please install with this system's means:
   a C11 compiler, GNU make, CMake >= 3.25, pkg-config, git
   Open MPI >= 4.1 (or another MPI 3.1), hwloc >= 2, oneDNN >= 2.6, libyaml, jansson >= 2.11, xxHash
-  clang-format and clang-tidy 14 for the style checks; fortune texts for the demo
+  clang-format and clang-tidy 14 for the style checks; fortune texts for the demo; iproute2 for the tests of two hosts
 END
     exit 1
 fi

@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 set(objects ${TSR_FOLDERS})
 list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:tsr_\\1>")
 set(requirements Jansson::Jansson Yaml::Yaml Threads::Threads MPI::MPI_C Hwloc::Hwloc Dnnl::Dnnl
-    OpenMP::OpenMP_C m)
+    OpenMP::OpenMP_C ${CMAKE_DL_LIBS} m)
 
 add_library(tessera_static STATIC ${objects})
 add_library(tessera SHARED ${objects})

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Islands: connected components of the GPUs under "these two belong together". */
+#include "plan_priv.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+typedef struct graph {
+    const tsri_topo *topo;
+    double least; /* GB/s of a link that joins */
+    tsri_topo_rule rule;
+} graph;
+
+static double largest_link(const tsri_topo *t)
+{
+    double most = 0.0;
+
+    for (int a = 0; a < t->gpu_count; a++) {
+        for (int b = 0; b < a; b++) {
+            const bool seen = t->gpus[a].visible && t->gpus[b].visible;
+
+            most = seen && tsri_topo_link(t, a, b) > most ? tsri_topo_link(t, a, b) : most;
+        }
+    }
+    return most;
+}
+
+static bool together(const graph *g, int a, int b)
+{
+    const tsri_topo_device *x = &g->topo->gpus[a].at;
+    const tsri_topo_device *y = &g->topo->gpus[b].at;
+
+    if (g->rule == TSRI_TOPO_RULE_LINKS) {
+        return tsri_topo_link(g->topo, a, b) > g->least;
+    }
+    if (g->rule == TSRI_TOPO_RULE_SWITCH) {
+        return tsri_topo_near(x, y) >= TSRI_TOPO_SAME_SWITCH;
+    }
+    return g->rule == TSRI_TOPO_RULE_NODE || x->numa == y->numa;
+}
+
+/* Give first, and all that hang together with it, to island which. */
+static void flood(const graph *g, int first, int which, int *island)
+{
+    const tsri_topo *t = g->topo;
+    int stack[TSRI_TOPO_MAX_GPUS] = {first};
+    int used = 1;
+
+    island[first] = which;
+    while (used > 0) {
+        const int a = stack[--used];
+
+        for (int b = 0; b < t->gpu_count; b++) {
+            if (t->gpus[b].visible && island[b] < 0 && together(g, a, b)) {
+                island[b] = which;
+                stack[used++] = b;
+            }
+        }
+    }
+}
+
+/* Components, numbered in PCI order; returns how many. */
+static int components(const graph *g, int *island)
+{
+    const tsri_topo *t = g->topo;
+    int count = 0;
+
+    for (int i = 0; i < t->gpu_count; i++) {
+        island[i] = -1;
+    }
+    for (int i = 0; i < t->gpu_count; i++) {
+        if (t->gpus[i].visible && island[i] < 0) {
+            flood(g, i, count++, island);
+        }
+    }
+    return count;
+}
+
+/* Does the record know anything by which the rule could tell GPUs apart or join them? */
+static bool knows(const tsri_topo *t, tsri_topo_rule rule)
+{
+    bool numa = false;
+    bool bridges = false;
+
+    for (int i = 0; i < t->gpu_count; i++) {
+        numa = numa || (t->gpus[i].visible && t->gpus[i].at.numa >= 0);
+        bridges = bridges || t->gpus[i].at.path.count > 0;
+    }
+    return rule == TSRI_TOPO_RULE_LINKS    ? largest_link(t) > 0.0
+           : rule == TSRI_TOPO_RULE_SWITCH ? bridges
+           : rule == TSRI_TOPO_RULE_NUMA   ? numa
+                                           : true;
+}
+
+/* The pairs inside islands: how many, and their links. */
+typedef struct pairs {
+    int count, missing;
+    int first[2]; /* the first without a link that counts */
+    double least, most;
+} pairs;
+
+static pairs look_at_pairs(const graph *g, const int *island)
+{
+    const tsri_topo *t = g->topo;
+    pairs p = {0};
+
+    for (int a = 0; a < t->gpu_count; a++) {
+        for (int b = a + 1; b < t->gpu_count; b++) {
+            const double link = tsri_topo_link(t, a, b);
+
+            if (island[a] < 0 || island[a] != island[b]) {
+                continue;
+            }
+            p.count++;
+            if (link > g->least) {
+                p.least = p.least <= 0.0 || link < p.least ? link : p.least;
+                p.most = link > p.most ? link : p.most;
+            } else if (p.missing++ == 0) {
+                p.first[0] = a;
+                p.first[1] = b;
+            }
+        }
+    }
+    return p;
+}
+
+static tsr_status note_links(const graph *g, const int *island, tsri_topo_plan *plan)
+{
+    const tsri_topo *t = g->topo;
+    const pairs p = look_at_pairs(g, island);
+    char range[64];
+
+    (void)snprintf(range, sizeof(range), p.least < p.most ? "%g to %g" : "%g", p.least, p.most);
+    TSR_TRY(tsri_topo_note_add(
+        &plan->notes, false, "islands",
+        "%d, the connected parts of the %s graph%s, at %s GB/s a pair (links above %.0f %% of the "
+        "largest count)",
+        plan->island_count, t->link_kind, t->link_switched ? ", through switches" : "", range,
+        100.0 * TSRI_TOPO_LINK_SHARE));
+    if (p.missing > 0) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "%d of %d pairs in islands have no direct %s (first: GPU %d and "
+                                   "%d); their traffic goes by other GPUs or PCI",
+                                   p.missing, p.count, t->link_kind, p.first[0], p.first[1]));
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_alone(const tsri_topo *t, const int *island, tsri_topo_plan *plan)
+{
+    char text[256];
+    int alone[TSRI_TOPO_MAX_GPUS];
+    int count = 0;
+
+    for (int i = 0; i < plan->island_count; i++) {
+        int size = 0;
+        int last = -1;
+
+        for (int k = 0; k < t->gpu_count; k++) {
+            size += island[k] == i;
+            last = island[k] == i ? k : last;
+        }
+        if (size == 1) {
+            alone[count++] = last;
+        }
+    }
+    if (count > 0 && plan->island_count > 1) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "GPU %s: no partner; an island alone allows no tp above 1",
+                                   tsri_topo_ranges(alone, count, text, sizeof(text))));
+    }
+    return TSR_OK;
+}
+
+/* Why this rule, and not one that stands before it. */
+static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_plan *plan)
+{
+    static const char *const joined[] = {
+        [TSRI_TOPO_RULE_SWITCH] = "GPUs behind one PCI switch are together",
+        [TSRI_TOPO_RULE_NUMA] = "GPUs of one NUMA node are together",
+        [TSRI_TOPO_RULE_NODE] = "all GPUs of the machine are together"};
+    const bool links = g->topo->links != NULL;
+    bool unknown = false;
+
+    for (int i = 0; i < g->topo->gpu_count; i++) {
+        unknown = unknown || (g->topo->gpus[i].visible && g->topo->gpus[i].at.numa < 0);
+    }
+    TSR_TRY(tsri_topo_note_add(
+        &plan->notes, false, "islands", "%d: %s%s", plan->island_count, joined[g->rule],
+        asked != TSRI_TOPO_RULE_AUTO ? " (asked for)"
+        : links                      ? "; the record has no link that joins two of them"
+                : "; the record says nothing of links between GPUs (--islands chooses otherwise)"));
+    if (g->rule == TSRI_TOPO_RULE_NUMA && unknown) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "GPUs whose NUMA node is unknown are taken for one group"));
+    }
+    if (g->rule == TSRI_TOPO_RULE_NODE && asked == TSRI_TOPO_RULE_AUTO && plan->island_count > 0 &&
+        tsri_topo_visible(g->topo) > 1) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "neither links, PCI switches nor NUMA nodes tell which GPUs are "
+                                   "near: traffic of the last axes may be slow"));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_topo_find_islands(const tsri_topo *topo, tsri_topo_rule asked, int *island,
+                                  tsri_topo_plan *plan)
+{
+    graph g = {.topo = topo, .least = TSRI_TOPO_LINK_SHARE * largest_link(topo), .rule = asked};
+    const int visible = tsri_topo_visible(topo);
+
+    if (!knows(topo, asked)) {
+        return TSR_RAISE(
+            TSR_ERR_INVALID,
+            "islands by %s: the record knows no %s; wants auto, or node for one island",
+            tsri_topo_rule_name(asked),
+            asked == TSRI_TOPO_RULE_LINKS    ? "links between GPUs"
+            : asked == TSRI_TOPO_RULE_SWITCH ? "PCI bridges"
+                                             : "NUMA nodes of GPUs");
+    }
+    if (asked == TSRI_TOPO_RULE_AUTO) {
+        g.rule = TSRI_TOPO_RULE_LINKS;
+        while (g.rule < TSRI_TOPO_RULE_NODE &&
+               (!knows(topo, g.rule) || components(&g, island) == visible)) {
+            g.rule = (tsri_topo_rule)(g.rule + 1);
+        }
+    }
+    plan->rule = g.rule;
+    plan->island_count = components(&g, island);
+    if (g.rule == TSRI_TOPO_RULE_LINKS) {
+        TSR_TRY(note_links(&g, island, plan));
+    } else {
+        TSR_TRY(note_rule(&g, asked, plan));
+    }
+    TSR_TRY(note_alone(topo, island, plan));
+    return TSR_OK;
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* From a machine to the places of its ranks. */
+#include "plan_priv.h"
+
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+/* ---- notes ---- */
+
+tsr_status tsri_topo_note_add(tsri_topo_notes *notes, bool warning, const char *subject,
+                              const char *format, ...)
+{
+    tsri_topo_note note = {.warning = warning};
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    (void)snprintf(note.subject, sizeof(note.subject), "%s", subject);
+    TSR_TRY(tsri_grow(&notes->at, &notes->capacity, notes->count + 1, sizeof(note)));
+    TSR_TRY(tsri_strdup(text, &note.text));
+    notes->at[notes->count++] = note;
+    return TSR_OK;
+}
+
+void tsri_topo_notes_free(tsri_topo_notes *notes)
+{
+    for (int i = 0; i < notes->count; i++) {
+        tsri_free(&notes->at[i].text);
+    }
+    tsri_free(&notes->at);
+    notes->count = 0;
+}
+
+/* ---- small texts and numbers ---- */
+
+static const char *const rule_names[TSRI_TOPO_RULE_COUNT] = {"auto", "links", "switch", "numa",
+                                                             "node"};
+
+const char *tsri_topo_rule_name(tsri_topo_rule rule)
+{
+    return rule_names[rule];
+}
+
+tsr_status tsri_topo_rule_parse(const char *text, tsri_topo_rule *out)
+{
+    for (int i = 0; i < TSRI_TOPO_RULE_COUNT; i++) {
+        if (strcmp(text, rule_names[i]) == 0) {
+            *out = (tsri_topo_rule)i;
+            return TSR_OK;
+        }
+    }
+    const char *near = tsri_nearest(text, rule_names, TSRI_TOPO_RULE_COUNT);
+
+    return TSR_RAISE(TSR_ERR_INVALID, "islands \"%s\": wants auto, links, switch, numa or node%s%s",
+                     text, near != NULL ? "; nearest: " : "", near != NULL ? near : "");
+}
+
+int tsri_topo_island_size(const tsri_topo_plan *plan, int island)
+{
+    int size = 0;
+
+    for (int i = 0; i < plan->place_count; i++) {
+        size += plan->places[i].island == island;
+    }
+    return size;
+}
+
+static int common_divisor(int a, int b)
+{
+    while (b != 0) {
+        const int rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+int tsri_topo_island_divisor(const tsri_topo_plan *plan)
+{
+    int divisor = 0;
+
+    for (int i = 0; i < plan->island_count; i++) {
+        divisor = common_divisor(tsri_topo_island_size(plan, i), divisor);
+    }
+    return divisor > 0 ? divisor : 1;
+}
+
+const char *tsri_topo_divisors(int number, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 1; i <= number && used < size; i++) {
+        if (number % i == 0) {
+            used += (size_t)snprintf(text + used, size - used, "%s%d", used > 0 ? ", " : "", i);
+        }
+    }
+    return text;
+}
+
+const char *tsri_topo_ranges(const int *values, int count, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < count && used + 4 < size;) {
+        int last = i;
+
+        while (last + 1 < count && values[last + 1] == values[last] + 1) {
+            last++;
+        }
+        used += (size_t)snprintf(text + used, size - used, last > i ? "%s%d-%d" : "%s%d",
+                                 used > 0 ? "," : "", values[i], values[last]);
+        i = last + 1;
+    }
+    return text;
+}
+
+/* ---- the plan ---- */
+
+static tsr_status note_hidden(const tsri_topo *topo, tsri_topo_plan *plan)
+{
+    int hidden[TSRI_TOPO_MAX_GPUS];
+    int count = 0;
+    char text[256];
+
+    for (int i = 0; i < topo->gpu_count; i++) {
+        if (!topo->gpus[i].visible) {
+            hidden[count++] = i;
+        }
+    }
+    if (count > 0) {
+        TSR_TRY(tsri_topo_note_add(
+            &plan->notes, true, "gpus",
+            "%d of %d GPUs on the bus (GPU %s) cannot be opened here: a control group or a "
+            "setting such as CUDA_VISIBLE_DEVICES hides them; direct traffic to them fails, so "
+            "ask the batch system for GPUs per node, not per task",
+            count, topo->gpu_count, tsri_topo_ranges(hidden, count, text, sizeof(text))));
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
+{
+    int last = -1;
+    bool differ = false;
+
+    for (int i = 0; i < topo->gpu_count; i++) {
+        const tsri_topo_gpu *g = &topo->gpus[i];
+
+        differ = differ || (g->visible && g->device >= 0 && g->device < last);
+        last = g->visible && g->device > last ? g->device : last;
+    }
+    if (differ) {
+        TSR_TRY(tsri_topo_note_add(
+            &plan->notes, true, "gpus",
+            "devices are not numbered in PCI order: open the number shown beside each GPU, or set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_plan *plan)
+{
+    if (topo->core_count < topo->core_total) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "cores",
+                                   "%d of the machine's %d cores may be used (a control group or "
+                                   "cpuset); shares are of those",
+                                   topo->core_count, topo->core_total));
+    }
+    return TSR_OK;
+}
+
+static tsr_status note_order(const tsri_topo *topo, tsri_topo_plan *plan)
+{
+    int gpus[TSRI_TOPO_MAX_GPUS];
+    char text[256];
+
+    if (plan->place_count == 0 || plan->places[0].gpu < 0) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "order",
+                                   "ranks stand on cores in the order of packages and NUMA nodes"));
+        return TSR_OK;
+    }
+    for (int i = 0; i < plan->place_count; i++) {
+        gpus[i] = plan->places[i].gpu;
+    }
+    TSR_TRY(tsri_topo_note_add(
+        &plan->notes, false, "order",
+        "rank 0, 1, ... have GPU %s: island by island, in an island NUMA node by NUMA node, then "
+        "along the %s",
+        tsri_topo_ranges(gpus, plan->place_count, text, sizeof(text)),
+        topo->links != NULL ? "largest links" : "shortest PCI paths"));
+    return TSR_OK;
+}
+
+static tsr_status note_memory(const tsri_topo *topo, tsri_topo_plan *plan)
+{
+    int bound = 0;
+
+    for (int i = 0; i < plan->place_count; i++) {
+        bound += plan->places[i].numa >= 0;
+    }
+    if (plan->core_count == 0) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+                                   "nobody is bound: memory comes from where it is touched first"));
+    } else if (topo->numa_count < 2) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+                                   "one NUMA node: all memory is equally near"));
+    } else if (bound == plan->place_count) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+                                   "a rank's memory comes from its NUMA node while that has any"));
+    } else {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "memory",
+                                   "%d of %d ranks have no NUMA node of their own: their memory "
+                                   "comes from where it is touched first",
+                                   plan->place_count - bound, plan->place_count));
+    }
+    return TSR_OK;
+}
+
+/* Ranks on cores: the whole machine is one island, because they exchange through its memory. */
+static tsr_status place_on_cores(const tsri_topo *topo, bool crowded, tsri_topo_plan *plan)
+{
+    plan->island_count = plan->place_count > 0 ? 1 : 0;
+    plan->rule = TSRI_TOPO_RULE_NODE;
+    for (int i = 0; i < plan->place_count; i++) {
+        plan->places[i] = (tsri_topo_place){.gpu = -1, .numa = -1, .nic = -1};
+    }
+    if (crowded) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "%d ranks, but %d GPUs: ranks stand on cores, as for the cpu "
+                                   "backend",
+                                   plan->place_count, tsri_topo_visible(topo)));
+    }
+    TSR_TRY(tsri_topo_note_add(&plan->notes, false, "islands",
+                               "ranks on cores exchange through shared memory: the whole machine "
+                               "is one island"));
+    return TSR_OK;
+}
+
+static tsr_status place_on_gpus(const tsri_topo *topo, tsri_topo_rule asked, tsri_topo_plan *plan)
+{
+    int *island = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)topo->gpu_count, sizeof(*island), &island));
+    TSR_TRY_GOTO(status, tsri_topo_find_islands(topo, asked, island, plan), out);
+    TSR_TRY_GOTO(status, tsri_topo_order_gpus(topo, island, plan), out);
+out:
+    tsri_free(&island);
+    return status;
+}
+
+static int default_ranks(const tsri_topo *topo, int gpus)
+{
+    int numas = 0;
+
+    for (int i = 0; i < topo->numa_count; i++) {
+        numas += topo->numas[i].core_count > 0;
+    }
+    return gpus > 0 ? gpus : numas > 0 ? numas : 1;
+}
+
+static tsr_status place(const tsri_topo *topo, const tsri_topo_ask *ask, int gpus,
+                        tsri_topo_plan *plan)
+{
+    if (!ask->cores_only) {
+        TSR_TRY(note_hidden(topo, plan));
+        TSR_TRY(note_numbers(topo, plan));
+    }
+    if (gpus >= plan->place_count) {
+        TSR_TRY(place_on_gpus(topo, ask->islands, plan));
+    } else {
+        TSR_TRY(place_on_cores(topo, gpus > 0, plan));
+    }
+    TSR_TRY(note_order(topo, plan));
+    return TSR_OK;
+}
+
+static tsr_status fill(const tsri_topo *topo, const tsri_topo_ask *ask, tsri_topo_plan *plan)
+{
+    const int gpus = ask->cores_only ? 0 : tsri_topo_visible(topo);
+
+    plan->place_count = ask->ranks > 0 ? ask->ranks : default_ranks(topo, gpus);
+    TSR_TRY(tsri_alloc((size_t)plan->place_count, sizeof(*plan->places), &plan->places));
+    TSR_TRY(tsri_alloc((size_t)topo->core_count, sizeof(*plan->cores), &plan->cores));
+    TSR_TRY(place(topo, ask, gpus, plan));
+    TSR_TRY(tsri_topo_match_nics(topo, plan));
+    TSR_TRY(note_cpuset(topo, plan));
+    TSR_TRY(tsri_topo_share_cores(topo, plan));
+    TSR_TRY(note_memory(topo, plan));
+    return TSR_OK;
+}
+
+tsr_status tsri_topo_plan_create(const tsri_topo *topo, const tsri_topo_ask *ask,
+                                 tsri_topo_plan **out)
+{
+    tsri_topo_plan *plan = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*plan), &plan));
+    TSR_TRY_GOTO(status, fill(topo, ask, plan), drop);
+    *out = plan;
+    return TSR_OK;
+drop:
+    tsri_topo_plan_free(&plan);
+    return status;
+}
+
+void tsri_topo_plan_free(tsri_topo_plan **pointer)
+{
+    tsri_topo_plan *plan = *pointer;
+
+    *pointer = NULL;
+    if (plan == NULL) {
+        return;
+    }
+    tsri_free(&plan->places);
+    tsri_free(&plan->cores);
+    tsri_topo_notes_free(&plan->notes);
+    tsri_free(&plan);
+}

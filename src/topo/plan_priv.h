@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file plan_priv.h
+ * The steps of making a plan; each adds its notes.
+ */
+#pragma once
+
+#include "topo/plan.h"
+
+/** Island of each GPU into island[gpu_count] (-1: not visible), numbered in PCI order. */
+tsr_status tsri_topo_find_islands(const tsri_topo *topo, tsri_topo_rule asked, int *island,
+                                  tsri_topo_plan *plan);
+/** Choose plan->place_count GPUs and put them in rank order. */
+tsr_status tsri_topo_order_gpus(const tsri_topo *topo, const int *island, tsri_topo_plan *plan);
+/** A NIC for every place with a GPU. */
+tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_plan *plan);
+/** Divide the cores. */
+tsr_status tsri_topo_share_cores(const tsri_topo *topo, tsri_topo_plan *plan);

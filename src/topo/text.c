@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* A machine and its groups as text of 100 columns. */
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/draw.h"
+
+enum {
+    COLUMNS = 100,
+    LINE_BYTES = 200,
+    MATRIX_MAX = 16 /* GPUs whose links fit a line each */
+};
+
+/* ---- a tree of lines ---- */
+
+typedef struct line {
+    int depth;
+    char text[LINE_BYTES];
+} line;
+
+typedef struct tree {
+    line *lines;
+    int count, capacity;
+} tree;
+
+static tsr_status add(tree *t, int depth, const char *text)
+{
+    TSR_TRY(tsri_grow(&t->lines, &t->capacity, t->count + 1, sizeof(line)));
+    t->lines[t->count].depth = depth;
+    (void)snprintf(t->lines[t->count].text, LINE_BYTES, "%s", text);
+    t->count++;
+    return TSR_OK;
+}
+
+/* Does another line of this depth follow under the same parent? */
+static bool goes_on(const tree *t, int at, int depth)
+{
+    for (int i = at + 1; i < t->count && t->lines[i].depth >= depth; i++) {
+        if (t->lines[i].depth == depth) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void print_tree(const tree *t, FILE *to)
+{
+    for (int i = 0; i < t->count; i++) {
+        const int depth = t->lines[i].depth;
+
+        for (int d = 1; d < depth; d++) {
+            (void)fputs(goes_on(t, i, d) ? "│  " : "   ", to);
+        }
+        if (depth > 0) {
+            (void)fputs(goes_on(t, i, depth) ? "├─ " : "└─ ", to);
+        }
+        (void)fprintf(to, "%s\n", t->lines[i].text);
+    }
+}
+
+/* ---- devices ---- */
+
+/* Devices below one node of the tree: GPUs, then NICs. */
+typedef struct seat {
+    int numa, package;
+} seat;
+
+static bool sits(const tsri_topo_device *d, seat s)
+{
+    return d->numa == s.numa && (s.numa >= 0 || d->package == s.package);
+}
+
+static const tsri_topo_device *device_at(const tsri_topo *t, int i)
+{
+    return i < t->gpu_count ? &t->gpus[i].at : &t->nics[i - t->gpu_count].at;
+}
+
+/* The bridge below the host bridge, if devices share it: a switch. Else -1. */
+static int switch_of(const tsri_topo *t, int i)
+{
+    const tsri_topo_device *d = device_at(t, i);
+
+    for (int k = 0; k < t->gpu_count + t->nic_count && d->path.count > 1; k++) {
+        if (k != i && tsri_topo_near(d, device_at(t, k)) >= TSRI_TOPO_SAME_SWITCH) {
+            return d->path.bridge[1];
+        }
+    }
+    return -1;
+}
+
+static void describe(const tsri_topo *t, const tsri_topo_plan *plan, int i, char *text)
+{
+    const tsri_topo_device *d = device_at(t, i);
+    char extra[64] = "";
+    char bytes[32];
+    size_t used = 0;
+
+    if (i >= t->gpu_count) {
+        (void)snprintf(text, LINE_BYTES, "NIC %-12.24s %s", d->name, d->busid);
+        return;
+    }
+    const tsri_topo_gpu *g = &t->gpus[i];
+
+    if (g->memory_bytes > 0) {
+        used += (size_t)snprintf(extra + used, sizeof(extra) - used, "  %s",
+                                 tsri_format_bytes((double)g->memory_bytes, bytes, sizeof(bytes)));
+    }
+    if (g->device >= 0) {
+        used += (size_t)snprintf(extra + used, sizeof(extra) - used, "  device %d", g->device);
+    }
+    for (int r = 0; r < plan->place_count; r++) {
+        if (plan->places[r].gpu == i) {
+            used += (size_t)snprintf(extra + used, sizeof(extra) - used, "  rank %d", r);
+        }
+    }
+    if (!g->visible) {
+        (void)snprintf(extra + used, sizeof(extra) - used, "  hidden");
+    }
+    (void)snprintf(text, LINE_BYTES, "GPU %-2d %s%s%.32s%s", i, d->busid,
+                   d->busid[0] != '\0' && d->name[0] != '\0' ? "  " : "", d->name, extra);
+}
+
+/* Device i and, behind a switch, all of the seat that are behind it too. */
+static tsr_status add_group(const tsri_topo *t, const tsri_topo_plan *plan, seat s, int depth,
+                            int i, bool *done, tree *out)
+{
+    const int bridge = switch_of(t, i);
+    const int end = bridge >= 0 ? t->gpu_count + t->nic_count : i + 1;
+    char text[LINE_BYTES];
+
+    if (bridge >= 0) {
+        (void)snprintf(text, sizeof(text), "PCI switch %s", t->bridges[bridge].busid);
+        TSR_TRY(add(out, depth++, text));
+    }
+    for (int k = i; k < end; k++) {
+        if (k == i || (sits(device_at(t, k), s) && switch_of(t, k) == bridge)) {
+            describe(t, plan, k, text);
+            TSR_TRY(add(out, depth, text));
+            done[k] = true;
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_devices(const tsri_topo *t, const tsri_topo_plan *plan, seat s, int depth,
+                              tree *out)
+{
+    const int count = t->gpu_count + t->nic_count;
+    bool *done = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)count, sizeof(bool), &done));
+    for (int i = 0; i < count; i++) {
+        if (!done[i] && sits(device_at(t, i), s)) {
+            TSR_TRY_GOTO(status, add_group(t, plan, s, depth, i, done, out), free_done);
+        }
+    }
+free_done:
+    tsri_free(&done);
+    return status;
+}
+
+static tsr_status add_numa(const tsri_topo *t, const tsri_topo_plan *plan, int numa, int depth,
+                           tree *out)
+{
+    const tsri_topo_numa *n = &t->numas[numa];
+    char text[LINE_BYTES];
+    char bytes[32];
+
+    (void)snprintf(text, sizeof(text), "NUMA node %d: %d core%s%s%s", n->os_index, n->core_count,
+                   n->core_count == 1 ? "" : "s", n->memory_bytes > 0 ? ", " : "",
+                   n->memory_bytes > 0
+                       ? tsri_format_bytes((double)n->memory_bytes, bytes, sizeof(bytes))
+                       : "");
+    TSR_TRY(add(out, depth, text));
+    TSR_TRY(add_devices(t, plan, (seat){numa, n->package}, depth + 1, out));
+    return TSR_OK;
+}
+
+static tsr_status add_package(const tsri_topo *t, const tsri_topo_plan *plan, int package,
+                              tree *out)
+{
+    const int depth = package >= 0 ? 2 : 1;
+    char text[LINE_BYTES];
+
+    if (package >= 0) {
+        (void)snprintf(text, sizeof(text), "package %d", package);
+        TSR_TRY(add(out, 1, text));
+    }
+    for (int n = 0; n < t->numa_count; n++) {
+        if (t->numas[n].package == package) {
+            TSR_TRY(add_numa(t, plan, n, depth, out));
+        }
+    }
+    TSR_TRY(add_devices(t, plan, (seat){-1, package}, depth, out));
+    return TSR_OK;
+}
+
+static tsr_status make_tree(const tsri_topo *t, const tsri_topo_plan *plan, tree *out)
+{
+    TSR_TRY(add(out, 0, t->host[0] != '\0' ? t->host : "machine"));
+    for (int p = -1; p < t->package_count; p++) {
+        TSR_TRY(add_package(t, plan, p, out));
+    }
+    return TSR_OK;
+}
+
+/* ---- links ---- */
+
+static void print_matrix(const tsri_topo *t, FILE *to)
+{
+    (void)fprintf(to, "       ");
+    for (int i = 0; i < t->gpu_count; i++) {
+        (void)fprintf(to, "%5d", i);
+    }
+    for (int i = 0; i < t->gpu_count; i++) {
+        (void)fprintf(to, "\n  GPU %-2d", i);
+        for (int k = 0; k < t->gpu_count; k++) {
+            if (i == k) {
+                (void)fprintf(to, "    -");
+            } else {
+                (void)fprintf(to, "%5.4g", tsri_topo_link(t, i, k));
+            }
+        }
+    }
+    (void)fprintf(to, "\n");
+}
+
+static void print_links(const tsri_topo *t, FILE *to)
+{
+    double least = 0.0;
+    double most = 0.0;
+
+    if (t->links == NULL || t->gpu_count < 2) {
+        return;
+    }
+    for (int a = 0; a < t->gpu_count; a++) {
+        for (int b = 0; b < a; b++) {
+            const double link = tsri_topo_link(t, a, b);
+
+            least = a == 1 || link < least ? link : least;
+            most = link > most ? link : most;
+        }
+    }
+    (void)fprintf(to, "\n%s between GPUs, GB/s each way%s\n", t->link_kind,
+                  t->link_switched ? ", through switches" : "");
+    if (least >= most) {
+        (void)fprintf(to, "  every pair: %g\n", least);
+    } else if (t->gpu_count > MATRIX_MAX) {
+        (void)fprintf(to, "  %g to %g\n", least, most);
+    } else {
+        print_matrix(t, to);
+    }
+}
+
+/* ---- ranks ---- */
+
+static int compare_ints(const void *a, const void *b)
+{
+    const int *x = a;
+    const int *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_plan *plan, int rank,
+                                   char *text, size_t size)
+{
+    const tsri_topo_place *p = &plan->places[rank];
+    int *pus = NULL;
+    int count = 0;
+
+    (void)snprintf(text, size, "%s", p->core_count > 0 ? "?" : "not bound");
+    if (p->core_count == 0 || tsri_alloc((size_t)topo->pu_count, sizeof(int), &pus) != TSR_OK) {
+        return text;
+    }
+    for (int i = 0; i < p->core_count; i++) {
+        const tsri_topo_core *c = &topo->cores[plan->cores[p->core_first + i]];
+
+        for (int k = 0; k < c->pu_count; k++) {
+            pus[count++] = topo->pus[c->pu_first + k];
+        }
+    }
+    qsort(pus, (size_t)count, sizeof(int), compare_ints);
+    (void)tsri_topo_ranges(pus, count, text, size);
+    tsri_free(&pus);
+    return text;
+}
+
+static const char *number(int value, char *text, size_t size)
+{
+    (void)snprintf(text, size, value >= 0 ? "%d" : "-", value);
+    return text;
+}
+
+static void print_ranks(const tsri_topo *t, const tsri_topo_plan *plan, FILE *to)
+{
+    (void)fprintf(to, "\nranks of a host\n  rank  island  GPU  device  NUMA  %-34s  threads\n",
+                  "NIC");
+    for (int r = 0; r < plan->place_count; r++) {
+        const tsri_topo_place *p = &plan->places[r];
+        char threads[32];
+        char nic[64] = "-";
+        char text[4][16];
+
+        if (p->nic >= 0) {
+            (void)snprintf(nic, sizeof(nic), "%.12s, %s",
+                           t->nics[p->nic].at.name[0] != '\0' ? t->nics[p->nic].at.name
+                                                              : t->nics[p->nic].at.busid,
+                           tsri_topo_near_text(p->nic_near));
+        }
+        (void)fprintf(
+            to, "  %4d  %6d  %3s  %6s  %4s  %-34.38s  %s\n", r, p->island,
+            number(p->gpu, text[0], sizeof(text[0])),
+            number(p->gpu >= 0 ? t->gpus[p->gpu].device : -1, text[1], sizeof(text[1])),
+            number(p->numa >= 0 ? t->numas[p->numa].os_index : -1, text[2], sizeof(text[2])), nic,
+            tsri_topo_threads_text(t, plan, r, threads, sizeof(threads)));
+    }
+}
+
+/* ---- words ---- */
+
+/* text from column indent on, wrapped; the first line has begun at column. */
+static void wrap(const char *text, int column, int indent, FILE *to)
+{
+    while (*text != '\0') {
+        const int length = (int)strcspn(text, " ");
+
+        if (column > indent && column + 1 + length > COLUMNS) {
+            (void)fprintf(to, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            (void)fputc(' ', to);
+            column++;
+        }
+        (void)fprintf(to, "%.*s", length, text);
+        column += length;
+        text += length;
+        text += strspn(text, " ");
+    }
+    (void)fputc('\n', to);
+}
+
+void tsri_topo_draw_notes(const tsri_topo_notes *notes, FILE *to)
+{
+    for (int i = 0; i < notes->count; i++) {
+        const tsri_topo_note *n = &notes->at[i];
+
+        (void)fprintf(to, "%s %-8s ", n->warning ? " !" : "  ", n->subject);
+        wrap(n->text, 12, 12, to);
+    }
+}
+
+void tsri_topo_draw_mesh(const tsri_topo_mesh *mesh, FILE *to)
+{
+    (void)fprintf(to, "\nmesh");
+    for (int i = 0; i < mesh->axis_count; i++) {
+        (void)fprintf(to, "%s%s=%d", i > 0 ? "," : " ", mesh->axes[i].name, mesh->axes[i].size);
+    }
+    (void)fprintf(to,
+                  " on %d host%s of %d rank%s\n  axis             groups  first group          "
+                  "GB/s  over\n",
+                  mesh->nodes, mesh->nodes == 1 ? "" : "s", mesh->local,
+                  mesh->local == 1 ? "" : "s");
+    for (int i = 0; i < mesh->axis_count; i++) {
+        const tsri_topo_axis *a = &mesh->axes[i];
+        char name[40];
+        char ranks[20];
+        char speed[16] = "?";
+
+        (void)snprintf(name, sizeof(name), "%s=%d", a->name, a->size);
+        (void)tsri_topo_ranges(a->ranks, a->size, ranks, sizeof(ranks));
+        if (a->gb_s > 0.0) {
+            (void)snprintf(speed, sizeof(speed), "%.4g", a->gb_s);
+        }
+        (void)fprintf(to, "  %-16s %6d  %-18s %6s  %.48s\n", name, a->group_count, ranks, speed,
+                      a->over);
+        (void)fprintf(to, "      ");
+        wrap(a->reason, 6, 6, to);
+    }
+}
+
+tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_plan *plan, FILE *to)
+{
+    tree t = {0};
+    char shape[256];
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status, make_tree(topo, plan, &t), out);
+    (void)fprintf(to, "%s\n(%s)\n\n", tsri_topo_shape(topo, shape, sizeof(shape)), topo->source);
+    print_tree(&t, to);
+    print_links(topo, to);
+    print_ranks(topo, plan, to);
+    (void)fprintf(to, "\nwhy\n");
+    tsri_topo_draw_notes(&plan->notes, to);
+out:
+    tsri_free(&t.lines);
+    return status;
+}

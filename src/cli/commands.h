@@ -8,7 +8,7 @@
 
 #include "cli/cli.h"
 
-#define TSRI_COMMAND_MAP(X) X(train) X(plan) X(verify) X(bench) X(config)
+#define TSRI_COMMAND_MAP(X) X(train) X(plan) X(verify) X(bench) X(topo) X(config)
 
 #define TSRI_COMMAND_DECLARE(name) extern const tsri_cli_command tsri_command_##name;
 TSRI_COMMAND_MAP(TSRI_COMMAND_DECLARE)

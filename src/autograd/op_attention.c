@@ -230,16 +230,17 @@ static tsr_status copy_block(tsri_op_call *call, const kv_block *block, const ts
     if (whole->local_count == 0) {
         return TSR_OK;
     }
+    /* From the first head copied to the last: as long on every rank, wherever its heads begin. */
+    const size_t span = (size_t)((args.outer - 1) * whole_stride + block_stride);
+
     if (into_block) {
-        args.src =
-            tsri_arg_in(&launch, tsri_dtensor_buffer(from), tsri_dtensor_buffer_offset(from) + skip,
-                        tsri_dtensor_bytes(from) - skip);
+        args.src = tsri_arg_in(&launch, tsri_dtensor_buffer(from),
+                               tsri_dtensor_buffer_offset(from) + skip, span);
         args.dst = tsri_out(&launch, to);
     } else {
         args.src = tsri_in(&launch, from);
-        args.dst =
-            tsri_arg_inout(&launch, tsri_dtensor_buffer(to), tsri_dtensor_buffer_offset(to) + skip,
-                           tsri_dtensor_bytes(to) - skip);
+        args.dst = tsri_arg_inout(&launch, tsri_dtensor_buffer(to),
+                                  tsri_dtensor_buffer_offset(to) + skip, span);
     }
     TSR_TRY(TSRI_LAUNCH(&launch, COPY_BLOCKS, &args));
     return TSR_OK;

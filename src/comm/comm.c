@@ -67,7 +67,7 @@ static bool race_check_asked(void)
 
 static tsr_status open_local(tsr_comm *comm, const tsr_comm_options *options)
 {
-    tsri_kept *kept = comm->world->kept;
+    tsri_comm_ledgers *kept = comm->world->kept;
     tsri_recorder_options record = {
         .ledger = options->record || kept != NULL,
         .own = kept != NULL,

@@ -63,6 +63,26 @@ tsr_status tsri_comm_set_data_axes(tsr_comm *comm, const char *const *names, int
  */
 tsr_status tsri_comm_check_axes(const tsr_comm *comm);
 
+/* ---- ledgers of simulated ranks ---- */
+
+/** What stays of a comm. */
+typedef struct tsri_comm_ledger {
+    tsri_ledger *ledger; /* owned; NULL while it is open */
+    char mesh[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
+} tsri_comm_ledger;
+
+/** What stays of the comms of a world; zero-initialise. */
+typedef struct tsri_comm_ledgers {
+    tsri_comm_ledger *comms; /* in order of opening */
+    int count, capacity;
+    tsr_status status; /* the first failure to keep something */
+} tsri_comm_ledgers;
+
+/** Local. From now on comms of world record, and leave their ledgers in kept when they close. NULL:
+ *  no longer, also for those that are open. */
+void tsri_world_keep(tsr_world *world, tsri_comm_ledgers *kept);
+void tsri_comm_ledgers_clear(tsri_comm_ledgers *kept);
+
 /* ---- world ---- */
 
 /** Local. The backend that comms open devices of. */

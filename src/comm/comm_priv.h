@@ -29,18 +29,6 @@ typedef struct tsri_claim {
     uint64_t hash, bytes;
 } tsri_claim;
 
-/** What stays of a comm of a world that keeps ledgers (sim_check.c). */
-typedef struct tsri_kept_comm {
-    tsri_ledger *ledger; /* NULL while it is open */
-    char mesh[TSR_MESH_MAX_AXES * (TSR_MESH_NAME_BYTES + 12)];
-} tsri_kept_comm;
-
-typedef struct tsri_kept {
-    tsri_kept_comm *comms; /* in order of opening */
-    int count, capacity;
-    tsr_status status; /* the first failure to keep something */
-} tsri_kept;
-
 struct tsr_world {
     const tsr_backend *backend;
     bool simulated;
@@ -52,8 +40,8 @@ struct tsr_world {
     int first_failed;
     tsr_comm *comms; /* open ones, newest first */
     tsri_watchdog *watchdog;
-    tsri_kept *kept;    /* not NULL: every comm's ledger is kept there */
-    tsri_claim *claims; /* [size] exchange room, so that agreeing allocates nothing */
+    tsri_comm_ledgers *kept; /* not NULL: every comm's ledger is kept there */
+    tsri_claim *claims;      /* [size] exchange room, so that agreeing allocates nothing */
     char (*hosts)[sizeof(((tsri_boot_info *)0)->host)];
     int *nodes; /* [size]; NULL: simulated */
 };
@@ -89,5 +77,5 @@ struct tsr_comm {
 void tsri_comm_groups_close(tsr_comm *comm);
 
 /** comm opens, closes, on a world that keeps ledgers. */
-void tsri_keep_open(tsri_kept *kept, tsr_comm *comm);
-void tsri_keep_ledger(tsri_kept *kept, const tsr_comm *comm);
+void tsri_keep_open(tsri_comm_ledgers *kept, tsr_comm *comm);
+void tsri_keep_ledger(tsri_comm_ledgers *kept, const tsr_comm *comm);

@@ -15,43 +15,49 @@
 
 #include <string.h>
 
-void tsri_keep_open(tsri_kept *kept, tsr_comm *comm)
+void tsri_keep_open(tsri_comm_ledgers *kept, tsr_comm *comm)
 {
-    tsri_kept_comm *place = NULL;
+    tsri_comm_ledger *place = NULL;
 
     comm->kept_at = -1;
     if (kept->status == TSR_OK) {
         kept->status =
-            tsri_grow(&kept->comms, &kept->capacity, kept->count + 1, sizeof(tsri_kept_comm));
+            tsri_grow(&kept->comms, &kept->capacity, kept->count + 1, sizeof(tsri_comm_ledger));
     }
     if (kept->status == TSR_OK) {
         comm->kept_at = kept->count++;
         place = &kept->comms[comm->kept_at];
-        *place = (tsri_kept_comm){.ledger = NULL};
+        *place = (tsri_comm_ledger){.ledger = NULL};
         (void)tsr_mesh_format(comm->mesh, place->mesh, sizeof(place->mesh));
     }
 }
 
-void tsri_keep_ledger(tsri_kept *kept, const tsr_comm *comm)
+void tsri_keep_ledger(tsri_comm_ledgers *kept, const tsr_comm *comm)
 {
     if (kept->status == TSR_OK && comm->kept_at >= 0 && comm->device != NULL) {
         kept->status = tsri_recorder_take(comm->device, &kept->comms[comm->kept_at].ledger);
     }
 }
 
-static void drop_kept(tsri_kept *kept)
+void tsri_world_keep(tsr_world *world, tsri_comm_ledgers *kept)
+{
+    world->kept = kept;
+}
+
+void tsri_comm_ledgers_clear(tsri_comm_ledgers *kept)
 {
     for (int i = 0; i < kept->count; i++) {
         tsri_ledger_destroy(&kept->comms[i].ledger);
     }
     tsri_free(&kept->comms);
+    *kept = (tsri_comm_ledgers){0};
 }
 
 /* ---- one rank after the other ---- */
 
 static tsr_status run_program(tsr_world *world, tsr_sim_program program, void *context)
 {
-    const tsri_kept *kept = world->kept;
+    const tsri_comm_ledgers *kept = world->kept;
     const tsr_status status = program(world, context);
 
     if (status != TSR_OK) {
@@ -71,17 +77,17 @@ static tsr_status run_program(tsr_world *world, tsr_sim_program program, void *c
 }
 
 static tsr_status run_rank(int rank, int size, tsr_sim_program program, void *context,
-                           tsri_kept *kept)
+                           tsri_comm_ledgers *kept)
 {
     const tsr_world_options options = {.backend = "sim", .sim_rank = rank, .sim_size = size};
     tsr_world *world = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsr_world_open(NULL, NULL, &options, &world));
-    world->kept = kept;
+    tsri_world_keep(world, kept);
     TSR_TRY_GOTO(status, run_program(world, program, context), close_world);
 close_world:
-    world->kept = NULL; /* a comm that is still open will not reach it */
+    tsri_world_keep(world, NULL); /* a comm that is still open will not reach it */
     tsr_world_close(&world);
     return status;
 }
@@ -89,7 +95,7 @@ close_world:
 /* ---- all of them against each other ---- */
 
 typedef struct check {
-    tsri_kept *all; /* [size] */
+    tsri_comm_ledgers *all; /* [size] */
     int size;
     FILE *report; /* NULL: none */
 } check;
@@ -97,7 +103,7 @@ typedef struct check {
 /* The same comms, by number and mesh. */
 static tsr_status check_comms(const check *c)
 {
-    const tsri_kept *all = c->all;
+    const tsri_comm_ledgers *all = c->all;
 
     for (int rank = 1; rank < c->size; rank++) {
         if (all[rank].count != all[0].count) {
@@ -166,7 +172,7 @@ tsr_status tsr_sim_check(int size, tsr_sim_program program, void *context, FILE 
     TSR_TRY_GOTO(status, match_all(&c), drop_all);
 drop_all:
     for (int rank = 0; rank < size; rank++) {
-        drop_kept(&c.all[rank]);
+        tsri_comm_ledgers_clear(&c.all[rank]);
     }
     tsri_free(&c.all);
     return status;

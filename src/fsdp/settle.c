@@ -101,6 +101,13 @@ static int64_t largest_extent(const tsr_layout *layout, int dim)
     return n;
 }
 
+int64_t tsri_unit_chunk(const unit *u, const unit_param *p, int64_t rows, int64_t cols)
+{
+    const int ranks = p->whole ? 1 : u->ranks[3];
+
+    return p->by_cols ? rows * tsri_ceil_div(cols, ranks) : tsri_ceil_div(rows, ranks) * cols;
+}
+
 /* Place of p in the flat shard, after those placed before. The room is that of the largest piece
  * over tensor parallel, so that flat intervals are the same on all its ranks: what is replicated
  * there is owned alike. */
@@ -108,13 +115,10 @@ static void place(unit *u, unit_param *p)
 {
     const tsr_layout *layout = &p->param->value->layout;
     const int ranks = p->whole ? 1 : u->ranks[3];
-    const int64_t rows = largest_extent(layout, 0);
-    const int64_t cols = largest_extent(layout, 1);
     const int64_t room =
-        p->by_cols ? rows * tsri_ceil_div(cols, ranks) : tsri_ceil_div(rows, ranks) * cols;
+        tsri_unit_chunk(u, p, largest_extent(layout, 0), largest_extent(layout, 1));
 
-    p->chunk = p->by_cols ? p->rows * tsri_ceil_div(p->cols, ranks)
-                          : tsri_ceil_div(p->rows, ranks) * p->cols;
+    p->chunk = tsri_unit_chunk(u, p, p->rows, p->cols);
     p->shard_offset = u->shard_count;
     u->shard_count += tsri_ceil_div(room, ALIGN) * ALIGN;
     if (p->by_cols) {
@@ -192,47 +196,62 @@ static void part(int64_t n, int64_t each, int index, int64_t *begin, int64_t *co
     *count = tsri_min64(each, n - *begin);
 }
 
-static void settle_extent(const unit *u, const unit_param *p)
+void tsri_unit_get_piece(const unit *u, const unit_param *p, int64_t rows, int64_t cols,
+                         const int index[4], unit_piece *out)
 {
-    tsr_param *param = p->param;
     const int ranks = p->whole ? 1 : u->ranks[3];
-    const int index = p->whole ? 0 : u->index[3];
+    const int at = p->whole ? 0 : index[3];
+    const int64_t grad = index[2] * u->grad_count;
+    const int64_t own = grad + index[1] * u->own_count;
+    int64_t piece = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
 
-    param->by_cols = p->by_cols;
+    *out = (unit_piece){.row_count = rows, .col_count = cols};
     if (p->by_cols) {
-        param->row_count = p->rows;
-        part(p->cols, tsri_ceil_div(p->cols, ranks), index, &param->col_begin, &param->col_count);
+        part(cols, tsri_ceil_div(cols, ranks), at, &out->col_begin, &out->col_count);
     } else {
-        part(p->rows, tsri_ceil_div(p->rows, ranks), index, &param->row_begin, &param->row_count);
-        param->col_count = p->cols;
+        part(rows, tsri_ceil_div(rows, ranks), at, &out->row_begin, &out->row_count);
     }
+    piece = out->row_count * out->col_count;
+    if (!tsri_unit_trains(p)) {
+        out->own_end = piece;
+        return;
+    }
+    tsri_intersect(own, own + u->own_count, p->shard_offset, p->shard_offset + piece, &begin, &end);
+    if (begin < end) {
+        out->own_begin = begin - p->shard_offset;
+        out->own_end = end - p->shard_offset;
+    }
+    tsri_intersect(grad, grad + u->grad_count, p->shard_offset,
+                   p->shard_offset + tsri_unit_chunk(u, p, rows, cols), &out->grad_begin,
+                   &out->grad_end);
 }
 
 static void settle_piece(const unit *u, const unit_param *p)
 {
     tsr_param *param = p->param;
-    int64_t piece = 0;
-    int64_t begin = 0;
-    int64_t end = 0;
+    unit_piece piece;
 
-    settle_extent(u, p);
-    piece = param->row_count * param->col_count;
+    tsri_unit_get_piece(u, p, p->rows, p->cols, u->index, &piece);
+    param->by_cols = p->by_cols;
+    param->row_begin = piece.row_begin;
+    param->row_count = piece.row_count;
+    param->col_begin = piece.col_begin;
+    param->col_count = piece.col_count;
+    param->own_begin = piece.own_begin;
+    param->own_end = piece.own_end;
     param->data = u->shard;
     param->data_offset = (size_t)p->shard_offset * F32;
     param->copy_mask = copy_mask(u, p);
     if (!tsri_unit_trains(p)) {
-        param->own_begin = 0;
-        param->own_end = piece;
         return;
     }
-    tsri_intersect(u->own_begin, u->own_begin + u->own_count, p->shard_offset,
-                   p->shard_offset + piece, &begin, &end);
-    param->own_begin = begin < end ? begin - p->shard_offset : 0;
-    param->own_end = begin < end ? end - p->shard_offset : 0;
     param->grad = u->grad;
     /* May wrap below zero where levels 1 and 2 start inside the piece; adding own_begin mends it.
      */
-    param->grad_offset = begin < end ? (size_t)(p->shard_offset - u->grad_begin) * F32 : 0;
+    param->grad_offset =
+        piece.own_begin < piece.own_end ? (size_t)(p->shard_offset - u->grad_begin) * F32 : 0;
 }
 
 static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)

@@ -16,9 +16,8 @@ static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "
 
 typedef struct setting {
     const char *name;
+    int64_t batch, seq, dim, ffn, vocab;
     int mesh[3]; /* replicate, shard, tp */
-    int64_t batch, seq;
-    int64_t dim, ffn, vocab;
     int heads, kv_heads;
     int micro_batches, reshard_group;
     bool sequence_parallel, biases, gpt2, checkpoint, tied, one_unit, bf16, by_cols, offload;

@@ -144,7 +144,8 @@ TSR_CHECKED tsr_status tsr_unit_set_gradient_sync(tsr_module *module, bool on, b
 
 /**
  * Without it, the step ends with gradients that are sums over the axes of levels 2 and 3 alone;
- * they stay, and the next step adds to them. Local.
+ * they stay, and the next step adds to them: memory of gradients that is kept between steps. What a
+ * failed step has added does not count. Local.
  */
 TSR_CHECKED tsr_status tsr_unit_set_all_reduce(tsr_module *module, bool on, bool recurse);
 

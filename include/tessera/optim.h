@@ -65,6 +65,7 @@ TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
  * Collective over the mesh; one small all-reduce. A norm that is not finite skips the update.
  *
  * @param max_norm  0: measure only.
+ * @retval TSR_ERR_STATE  there are no gradients: before backward, or after tsr_step_end.
  */
 TSR_CHECKED tsr_status tsr_clip_grad_norm(tsr_optimizer *optimizer, tsr_tape *tape,
                                           double max_norm);
@@ -93,7 +94,11 @@ typedef struct tsr_clip_options {
 TSR_CHECKED tsr_status tsr_clip_grad_norm_with(tsr_optimizer *optimizer, tsr_tape *tape,
                                                const tsr_clip_options *options);
 
-/** Local. Update this rank's elements with learning rate @p lr. */
+/**
+ * Update this rank's elements with learning rate @p lr. Local.
+ *
+ * @retval TSR_ERR_STATE  there are no gradients: before backward, or after tsr_step_end.
+ */
 TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
 
 /** Local. Blocks. The norm that tsr_clip_grad_norm measured last; and whether the step was skipped

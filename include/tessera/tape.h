@@ -17,6 +17,9 @@
  * call that made them returns (its result: until the enclosing call returns), at the latest until
  * backward. Retain a value to keep it longer, and release it before tsr_step_end.
  *
+ * Reduced gradients are there from backward to tsr_step_end, which gives their memory back: clip
+ * and update before it.
+ *
  * Gradients have the dual placement: of a Shard Shard, of a Replicate Partial. They accumulate in
  * the placement in which they arrive and are reduced once, by the first consumer that cannot take
  * Partial.
@@ -71,7 +74,8 @@ TSR_CHECKED tsr_status tsr_step_loss(tsr_tape *tape, double *out);
 /** Local. Blocks. Tokens that count in this step, over the whole job. */
 TSR_CHECKED tsr_status tsr_step_tokens(tsr_tape *tape, double *out);
 
-/** Local. End the step: the step's memory is given back, and planned if it was not. */
+/** Local. End the step: the step's memory, gradients included, is given back, and planned if it was
+ *  not. */
 TSR_CHECKED tsr_status tsr_step_end(tsr_tape *tape);
 
 TSR_END_DECLS

@@ -11,6 +11,20 @@
 
 #include "autograd/param.h"
 
+/** Who wants to know when a step ends: whoever holds memory of the step for all of it. */
+typedef struct tsri_step_watch {
+    /** failed: the step is given up, and what was enqueued for it counts for nothing; the status is
+     * ignored then. */
+    tsr_status (*end)(void *context, bool failed);
+    void *context;
+    tsr_tape *tape; /* NULL: none */
+    struct tsri_step_watch *next;
+} tsri_step_watch;
+/** Tell watch, which stays the caller's, of the ends of tape's steps from now on, and no other
+ *  tape's. */
+void tsri_tape_watch(tsr_tape *tape, tsri_step_watch *watch);
+void tsri_tape_unwatch(tsri_step_watch *watch);
+
 /** A marker is a node without values: backward calls it when it gets there. */
 typedef tsr_status (*tsri_marker_fn)(void *context, tsr_tape *tape);
 tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context);

@@ -102,6 +102,7 @@ struct tsr_tape {
     int micro_batch, micro_batch_count; /* micro_batch -1: none has begun in this step */
     uint64_t epoch;
     bool in_step, open, no_grad, in_backward, recomputing, failed;
+    tsri_step_watch *watches;
     tsri_node **nodes;
     int node_count, node_capacity;
     const char **scopes; /* paths */

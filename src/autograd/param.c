@@ -144,3 +144,16 @@ const tsr_param_spec *tsr_param_get_spec(const tsr_param *param)
 {
     return &param->spec;
 }
+
+tsr_status tsri_param_get_grad(const tsr_param *param, tsr_buffer **buffer_out, size_t *offset_out)
+{
+    if (param->grad == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE, "parameter %s has no gradient now: %s", param->name,
+                         param->spec.frozen
+                             ? "it is frozen"
+                             : "backward makes it and tsr_step_end gives its memory back");
+    }
+    *buffer_out = param->grad;
+    *offset_out = param->grad_offset;
+    return TSR_OK;
+}

@@ -7,9 +7,10 @@
  * The tp-local parameter is a block of rows x cols of the global [global_rows, global_cols] matrix
  * (a vector is a matrix of one column), at (tp_first_row, tp_first_col). FSDP splits its rows: this
  * rank's piece are rows [row_begin, row_begin + row_count) of the block, contiguous, f32, at
- * (data, data_offset); its gradient lies at (grad, grad_offset). Where it splits columns instead,
- * the piece is [row_count, col_count] with all rows. Levels 1 and 2 let a rank own only elements
- * [own_begin, own_end) of that piece: those are what it updates and has optimizer state for.
+ * (data, data_offset). Where it splits columns instead, the piece is [row_count, col_count] with
+ * all rows. Levels 1 and 2 let a rank own only elements [own_begin, own_end) of that piece: those
+ * are what it updates and has optimizer state for. Their gradient is there from backward to the end
+ * of the step.
  */
 #pragma once
 
@@ -27,10 +28,10 @@ struct tsr_param {
     tsr_dtensor *value; /* compute layout; param->value->param == param */
     /* Filled by fsdp: */
     const tsri_grad_sink *sink;
-    void *sink_context; /* the unit */
-    int unit_index;     /* index of this parameter within its unit */
-    tsr_buffer *data, *grad;
-    size_t data_offset, grad_offset; /* bytes */
+    void *sink_context;              /* the unit */
+    int unit_index;                  /* index of this parameter within its unit */
+    tsr_buffer *data, *grad;         /* grad: NULL while there is no gradient */
+    size_t data_offset, grad_offset; /* bytes; grad_offset: of element own_begin */
     int64_t row_begin, row_count;    /* of the tp-local block */
     bool by_cols;                    /* split along columns: */
     int64_t col_begin, col_count;    /* of the tp-local block; only where by_cols */
@@ -60,6 +61,10 @@ void tsri_param_release(tsr_param **param);
 tsr_status tsri_param_rename(tsr_param *param, const char *name);
 /** Change the compute layout (tp plan). TSR_ERR_STATE once materialised. */
 tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement placement);
+
+/** Where the gradient of the owned elements is, f32 [own_end - own_begin], for the compute stream.
+ *  TSR_ERR_STATE, on all ranks alike, before backward and after the step's end. */
+tsr_status tsri_param_get_grad(const tsr_param *param, tsr_buffer **buffer_out, size_t *offset_out);
 
 /** This rank's piece as a block of the global matrix. */
 typedef struct tsri_param_block {

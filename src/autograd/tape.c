@@ -51,6 +51,58 @@ destroy_tape:
     return status;
 }
 
+/* ---- who watches ---- */
+
+void tsri_tape_watch(tsr_tape *tape, tsri_step_watch *watch)
+{
+    if (watch->tape == tape) {
+        return;
+    }
+    tsri_tape_unwatch(watch);
+    watch->tape = tape;
+    watch->next = tape->watches;
+    tape->watches = watch;
+}
+
+void tsri_tape_unwatch(tsri_step_watch *watch)
+{
+    tsri_step_watch **at = NULL;
+
+    if (watch->tape == NULL) {
+        return;
+    }
+    at = &watch->tape->watches;
+    while (*at != watch) {
+        at = &(*at)->next;
+    }
+    *at = watch->next;
+    watch->next = NULL;
+    watch->tape = NULL;
+}
+
+static tsr_status tell_watches(const tsr_tape *tape, bool failed)
+{
+    for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {
+        const tsr_status status = w->end(w->context, failed);
+
+        if (status != TSR_OK && !failed) {
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
+    }
+    return TSR_OK;
+}
+
+/* What a failed step left behind. */
+static void abandon_step(tsr_tape *tape)
+{
+    tsri_tape_drop(tape);
+    (void)tell_watches(tape, true);
+    tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    tape->in_step = false;
+    tape->open = false;
+    tape->failed = false;
+}
+
 void tsr_tape_destroy(tsr_tape **tape)
 {
     tsr_tape *old = *tape;
@@ -60,7 +112,10 @@ void tsr_tape_destroy(tsr_tape **tape)
     }
     tsri_tape_drop(old);
     if (old->in_step) {
-        tsri_arena_step_abort(tsri_comm_arena(old->comm));
+        abandon_step(old);
+    }
+    while (old->watches != NULL) {
+        tsri_tape_unwatch(old->watches);
     }
     (void)tsri_stream_sync(tsri_comm_stream(old->comm, TSRI_STREAM_COMPUTE));
     tsri_offload_close(old);
@@ -145,16 +200,6 @@ static tsr_status zero_loss(tsr_tape *tape)
     tape->loss_mask = 0;
     TSR_TRY(TSRI_LAUNCH(&launch, ZERO, &args));
     return TSR_OK;
-}
-
-/* What a failed step left behind. */
-static void abandon_step(tsr_tape *tape)
-{
-    tsri_tape_drop(tape);
-    tsri_arena_step_abort(tsri_comm_arena(tape->comm));
-    tape->in_step = false;
-    tape->open = false;
-    tape->failed = false;
 }
 
 static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
@@ -246,8 +291,18 @@ tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
     return TSR_OK;
 }
 
+static tsr_status end_memory(tsr_tape *tape)
+{
+    tsri_tape_drop(tape);
+    TSR_TRY(tell_watches(tape, false));
+    TSR_TRY(tsri_arena_step_end(tsri_comm_arena(tape->comm)));
+    return TSR_OK;
+}
+
 tsr_status tsr_step_end(tsr_tape *tape)
 {
+    tsr_status status = TSR_OK;
+
     if (!tape->in_step) {
         return TSR_RAISE(TSR_ERR_STATE, "a step ends that has not begun");
     }
@@ -255,18 +310,13 @@ tsr_status tsr_step_end(tsr_tape *tape)
         abandon_step(tape);
         return TSR_OK;
     }
-    tsri_tape_drop(tape);
+    TSR_TRY_GOTO(status, end_memory(tape), abandon);
     tape->in_step = false;
     tape->open = false;
-    {
-        const tsr_status status = tsri_arena_step_end(tsri_comm_arena(tape->comm));
-
-        if (status != TSR_OK) {
-            tsri_arena_step_abort(tsri_comm_arena(tape->comm));
-            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
-        }
-    }
     return TSR_OK;
+abandon:
+    abandon_step(tape);
+    return status;
 }
 
 /* ---- facts ---- */

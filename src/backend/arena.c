@@ -523,6 +523,35 @@ size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t
     return sum;
 }
 
+int tsri_arena_moment(const tsri_arena *arena)
+{
+    return arena->count;
+}
+
+/* Bytes of kinds alive when interval at of the plan is born, with it. */
+static size_t alive_at(const tsri_arena_plan *plan, unsigned kinds, int at)
+{
+    const int now = plan->intervals[at].birth;
+    size_t bytes = 0;
+    for (int i = 0; i <= at; i++) {
+        const tsri_interval *interval = &plan->intervals[i];
+        if ((kinds >> interval->kind & 1u) != 0 && interval->death > now) {
+            bytes += interval->size;
+        }
+    }
+    return bytes;
+}
+
+size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int first, int end)
+{
+    size_t peak = 0;
+    for (int at = first; arena->plan != NULL && at < end && at < arena->plan->count; at++) {
+        const size_t bytes = alive_at(arena->plan, kinds, at);
+        peak = bytes > peak ? bytes : peak;
+    }
+    return peak;
+}
+
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from)
 {
     tsri_arena_plan *plan = NULL;

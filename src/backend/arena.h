@@ -70,6 +70,11 @@ void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out);
 
 /** Bytes of the ranges of kind, each asked for with exactly `bytes`, that are live at the peak. */
 size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t bytes);
+/** Ranges acquired so far in the step under way: a moment in it. */
+int tsri_arena_moment(const tsri_arena *arena);
+/** Most bytes of the plan's intervals of kinds (bit 1 << kind) that were alive together at a moment
+ *  from first until before end. */
+size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int first, int end);
 
 /** Allocate now what from's plan needs, and replay it from the next step on. Not inside a step.
  *  TSR_ERR_STATE if from has no plan. Blocks. */

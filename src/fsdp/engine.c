@@ -19,68 +19,61 @@ static bool is_root(const unit *u)
 
 /* ---- passes and steps ---- */
 
-/* Memory taken within a step that has ended is the arena's again. */
-static void give_back(const unit *u, tsri_mem *mem, bool new_step)
-{
-    if (!new_step || mem->interval < 0) {
-        tsri_arena_release(tsri_comm_arena(u->comm), mem,
-                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
-    }
-    *mem = (tsri_mem){.interval = -1};
-}
-
 /* What a pass that failed, or was never played backward, left in u. */
-static void forget_pass(unit *u, bool new_step)
+static void forget_pass(unit *u)
 {
+    tsri_arena *arena = tsri_comm_arena(u->comm);
+    tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
+
     for (int i = 0; i < u->param_count; i++) {
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
     }
     if (u->state != SLOT_EMPTY && u->has_slot) {
-        (void)tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered);
-        give_back(u, &u->slot, new_step);
+        tsri_arena_release(arena, &u->slot, tsri_last_use(compute, u->gathered_seen, u->gathered));
     }
     u->state = SLOT_EMPTY;
     if (u->grad_slot_held) {
-        give_back(u, &u->grad_slot, new_step);
+        tsri_arena_release(arena, &u->grad_slot, tsri_event_record(compute));
         u->grad_slot_held = false;
     }
-    if (u->sums_held) {
-        give_back(u, &u->sums, new_step);
-        u->sums_held = false;
-    }
-    if (u->kept_held) {
-        (void)tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->kept_ready);
-        give_back(u, &u->kept, new_step);
-        u->kept_held = false;
-    }
+    tsri_unit_drop_kept(u, u->kept_ready);
 }
 
-static void begin_pass(engine *e, const tsr_tape *tape)
+static void begin_pass(engine *e)
 {
-    const bool new_step = tsri_tape_micro_batch(tape) == 0;
-
-    if (e->busy && new_step) {
-        e->draining = (tsri_mem){0};
-    }
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
         if (e->busy) {
-            forget_pass(u, new_step);
+            forget_pass(u);
         }
         u->calls = 0;
         u->inside = 0;
         u->trailing = 0;
-        if (new_step) {
-            u->done = false;
-            u->open = u->open && u->keep;
-        }
     }
     e->root_running = false;
     e->busy = true;
 }
 
-static tsr_status touch(unit *u, const tsr_tape *tape)
+/* The tape's step ends: gradients go, and with a failed step all that was taken in it. */
+static tsr_status end_step(void *context, bool failed)
+{
+    engine *e = context;
+
+    if (failed) {
+        tsri_engine_release_draining(e);
+        e->busy = false;
+    }
+    for (int i = 0; i < e->unit_count; i++) {
+        if (failed) {
+            forget_pass(e->units[i]);
+        }
+        TSR_TRY(tsri_unit_end_sums(e->units[i], failed));
+    }
+    return TSR_OK;
+}
+
+static tsr_status touch(unit *u, tsr_tape *tape)
 {
     engine *e = u->engine;
 
@@ -91,7 +84,10 @@ static tsr_status touch(unit *u, const tsr_tape *tape)
     }
     if (e->epoch != tsri_tape_epoch(tape)) {
         e->epoch = tsri_tape_epoch(tape);
-        begin_pass(e, tape);
+        e->watch.end = end_step;
+        e->watch.context = e;
+        tsri_tape_watch(tape, &e->watch);
+        begin_pass(e);
         if (tsri_tape_micro_batch(tape) == 0) {
             e->params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
         }
@@ -181,7 +177,6 @@ static tsr_status finish_unit(unit *u)
 {
     if (!u->open) {
         TSR_TRY(tsri_unit_zero_grads(u));
-        u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
         tsri_log(TSRI_LOG_WARN, "unit \"%s\" got no gradient in this step: taken as zero",
                  u->module->path);
     }
@@ -213,7 +208,8 @@ static tsr_status finish(engine *e, const tsr_tape *tape)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        const bool waits = u->has_grad_slot ? u->grad_slot_held : u->shared && u->open && !u->done;
+        const bool waits =
+            u->has_grad_slot ? u->grad_slot_held : u->shared && u->sums_held && !u->done;
 
         if (waits && !is_root(u) && (u->shared || is_tape_last(tape))) {
             TSR_TRY(tsri_unit_reduce(u, last, is_tape_last(tape)));
@@ -222,7 +218,7 @@ static tsr_status finish(engine *e, const tsr_tape *tape)
     tsri_engine_release_draining(e);
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_reshard(e->units[i]));
-        tsri_unit_drop_kept(e->units[i]);
+        tsri_unit_drop_kept(e->units[i], e->units[i]->kept_ready);
     }
     for (int i = 0; (last || is_tape_last(tape)) && i < e->unit_count; i++) {
         unit *u = e->units[i];
@@ -233,8 +229,9 @@ static tsr_status finish(engine *e, const tsr_tape *tape)
         if (last && u->all_reduce && !u->done) {
             TSR_TRY(finish_unit(u));
         }
+        u->keep = is_tape_last(tape) && u->open && !u->done;
         u->stale = u->own_count < u->train_count;
-        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced));
+        TSR_TRY(tsri_unit_await_sums(u));
     }
     if (last && !e->checked) {
         report_unreached(e);

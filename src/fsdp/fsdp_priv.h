@@ -11,7 +11,8 @@
  *   slot, [W * F]               gathered: for each parameter W chunks at W * shard_offset, so that
  *                               it lies contiguous, with slack after its last row
  *   grad slot, [W * T]          the same for full gradients, in reduce dtype
- *   grad, f32 [T / F2]          reduced gradients, accumulated over micro-batches
+ *   sums, f32 [T / F2]          reduced gradients, accumulated over micro-batches; step memory
+ *   rest, f32 [T / F2]          the same where they outlive the step, or are offloaded
  *   kept, [W / k * F]           between forward and backward, where parameters stay split over
  *                               groups of k ranks
  *
@@ -86,17 +87,17 @@ struct unit {
     int64_t shard_count;                        /* E */
     int64_t fold_count;                         /* elements of the by_cols buffer, W chunks each */
     int64_t own_begin, own_count;               /* owned interval of the flat shard */
-    int64_t grad_begin, grad_count;             /* interval of the flat shard that grad holds */
-    tsr_buffer *shard, *grad;                   /* in the host pool where offloaded */
+    int64_t grad_begin, grad_count;             /* interval of the flat shard that sums hold */
+    tsr_buffer *shard, *rest; /* in the host pool where offloaded; rest NULL: not needed so far */
 
     /* While running. */
     slot_state state;
-    tsri_mem slot, grad_slot, kept;
-    tsri_mem sums; /* where gradients are summed: all of grad, or step memory while held */
+    tsri_mem slot, grad_slot, kept, sums;
     tsr_event gathered, reduced, kept_ready;
-    int calls;            /* forwards whose backward is still to come */
-    int inside;           /* forwards under way */
-    int position;         /* in the engine's order */
+    uint64_t gathered_seen, reduced_seen; /* see tsri_last_use */
+    int calls;                            /* forwards whose backward is still to come */
+    int inside;                           /* forwards under way */
+    int position;                         /* in the engine's order */
     int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
     int64_t passed_count; /* forwards in which it was passed over */
     const unit *before;   /* the unit before whose forward it was passed over */
@@ -112,9 +113,11 @@ struct unit {
     bool passed;        /* in that forward this rank passed over it, and has not run it since */
     bool passed_marked; /* and backward knows */
     bool shared;        /* in use outside its module: gathered until the root is over */
-    bool open;          /* grad holds sums that are still to be reduced or read */
+    bool open;          /* there are sums: in step memory where held, else at rest */
     bool done;          /* the last reduction of the step was made */
-    bool keep;          /* the sums stay for the next step */
+    bool keep;          /* the step is over, and its sums stay for the next one */
+    bool kept_sums;     /* sums of earlier steps are at rest */
+    bool rest_written;  /* in this step */
     bool stale;         /* shard holds elements that their owners have updated since */
 };
 
@@ -152,6 +155,7 @@ struct engine {
     tsr_event params_ready; /* compute's point at which the step's parameters were final */
     tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
     tsr_event drained;      /* its end */
+    tsri_step_watch watch;  /* the steps of the tape of the newest pass */
     sabotage sabotage;
 };
 
@@ -167,13 +171,30 @@ static inline bool tsri_unit_trains(const unit_param *p)
     return !p->param->spec.frozen;
 }
 
+/** The last use of memory that was ready for compute at ready, which compute waited for when it had
+ *  enqueued seen operations (TSRI_NOT_SEEN: it has not). Events stand for work: where compute has
+ *  done none since, what it was made to wait for is the last use. */
+#define TSRI_NOT_SEEN UINT64_MAX
+static inline tsr_event tsri_last_use(tsr_stream *compute, uint64_t seen, tsr_event ready)
+{
+    return seen < compute->enqueued ? tsri_event_record(compute) : ready;
+}
+
+/** The unit's newest reduction, or first copy or zeros in its place. */
+static inline void tsri_unit_note_reduced(unit *u, tsr_stream *stream)
+{
+    u->reduced = tsri_event_record(stream);
+    u->reduced_seen = TSRI_NOT_SEEN;
+}
+
 /* gather.c */
 tsr_status tsri_unit_unshard(unit *u);
 tsr_status tsri_unit_await(unit *u);
 tsr_status tsri_unit_reshard(unit *u);
 /** Reshard, but keep a part within groups of k ranks where that is asked for. */
 tsr_status tsri_unit_reshard_kept(unit *u);
-void tsri_unit_drop_kept(unit *u);
+/** last_use: of the part. */
+void tsri_unit_drop_kept(unit *u, tsr_event last_use);
 tsr_status tsri_unit_prefetch(unit *u, int direction);
 size_t tsri_unit_slot_bytes(const unit *u);
 tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape);
@@ -190,11 +211,21 @@ tsr_status tsri_unit_fold(unit *u, const tsri_mem *slot, const tsri_mem *folded,
 tsr_status tsri_unit_stage_shard(unit *u, tsri_mem *out);
 /** The shard as the gather stream has left it back to the host pool; gives *staged back. */
 tsr_status tsri_unit_unstage_shard(unit *u, tsri_mem *staged);
-/** Memory for sums that the stream of kind will write; load: begin with what grad holds. Does
- *  nothing unless gradients are offloaded. */
-tsr_status tsri_unit_open_sums(unit *u, bool load, tsri_stream_kind kind);
-/** Copy the sums to the host pool behind u->reduced, which moves there. */
-tsr_status tsri_unit_close_sums(unit *u);
+/** to[count] = from[count], f32, on the stream of kind. */
+tsr_status tsri_unit_copy(const unit *u, tsri_stream_kind kind, const tsri_mem *from,
+                          const tsri_mem *to, int64_t count);
+/* sums.c */
+/** Step memory for sums that the stream of kind will write, beginning with those at rest. */
+tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind);
+/** Copy the sums to where they rest, behind u->reduced, which moves there. */
+tsr_status tsri_unit_rest_sums(unit *u);
+/** Let compute wait for the newest reduction. */
+tsr_status tsri_unit_await_sums(unit *u);
+/** At the step's end: bring to rest what stays, and give the memory back. failed: forget what the
+ *  step has added. */
+tsr_status tsri_unit_end_sums(unit *u, bool failed);
+/** Give the memory back, at once. */
+void tsri_unit_drop_sums(unit *u);
 /* reduce.c */
 tsr_status tsri_unit_open_grads(unit *u);
 /** What follows a unit's gradients: last: of the step; forced: also without gradient sync. */

@@ -201,7 +201,7 @@ static tsr_status gather(unit *u, tsr_stream *first)
     }
     if (u->kept_held) {
         TSR_TRY(gather_kept(u, stream));
-        tsri_unit_drop_kept(u);
+        tsri_unit_drop_kept(u, tsri_event_record(stream));
     } else {
         TSR_TRY(gather_shards(u, &folded, stream));
     }
@@ -240,17 +240,20 @@ tsr_status tsri_unit_unshard(unit *u)
     u->state = SLOT_GATHERING;
     /* An event stands for work: a group of one gathers in place by doing nothing. */
     u->gathered = tsri_event_record(stream->enqueued != enqueued ? stream : first);
+    u->gathered_seen = TSRI_NOT_SEEN;
     return TSR_OK;
 }
 
 tsr_status tsri_unit_await(unit *u)
 {
+    tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
     const int64_t shift = tsri_sabotage_shift(u);
 
     if (u->state == SLOT_READY) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered));
+    TSR_TRY(tsri_stream_wait(compute, u->gathered));
+    u->gathered_seen = compute->enqueued;
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
         const int64_t late = i == 0 ? shift : 0;
@@ -280,18 +283,18 @@ tsr_status tsri_unit_reshard(unit *u)
         TSR_TRY(tsri_dtensor_attach(u->params[i].param->value, NULL, 0));
     }
     if (u->has_slot) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->slot,
-                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
+        tsri_arena_release(
+            tsri_comm_arena(u->comm), &u->slot,
+            tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered_seen, u->gathered));
     }
     u->state = SLOT_EMPTY;
     return TSR_OK;
 }
 
-void tsri_unit_drop_kept(unit *u)
+void tsri_unit_drop_kept(unit *u, tsr_event last_use)
 {
     if (u->kept_held) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->kept,
-                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_GATHER)));
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->kept, last_use);
         u->kept_held = false;
     }
 }

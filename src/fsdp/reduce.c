@@ -35,12 +35,13 @@ tsr_status tsri_unit_open_grads(unit *u)
                 u->params[i].written = false;
             }
         }
-    } else if (!u->open) {
-        u->open = true;
-        for (int i = 0; i < u->param_count; i++) {
-            u->params[i].written = false;
-        }
+        return TSR_OK;
     }
+    TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
+    for (int i = 0; !u->open && i < u->param_count; i++) {
+        u->params[i].written = false;
+    }
+    u->open = true;
     return TSR_OK;
 }
 
@@ -60,7 +61,7 @@ static unsigned partial_axes(const tsr_comm *comm, const tsr_layout *layout)
 /* A gradient that comes outside the unit's own backward: from a use outside its module. */
 static tsr_status open_outside(unit *u, const tsr_param *param)
 {
-    if (u->has_grad_slot ? u->grad_slot_held : u->open) {
+    if (u->has_grad_slot ? u->grad_slot_held : u->sums_held) {
         return TSR_OK;
     }
     if (u->done) {
@@ -104,7 +105,8 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
     if (u->has_grad_slot) {
         TSR_TRY(tsri_dtensor_attach(p->grad_value, u->grad_slot.buffer, grad_slot_offset(u, p)));
     } else {
-        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->grad, (size_t)p->shard_offset * F32));
+        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->sums.buffer,
+                                    u->sums.offset + (size_t)p->shard_offset * F32));
     }
     *dest_out = p->grad_value;
     *accumulate_out = p->written;
@@ -130,8 +132,10 @@ static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t 
 
 tsr_status tsri_unit_zero_grads(unit *u)
 {
+    TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
+    TSR_TRY(zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
+    tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     u->open = true;
-    TSR_TRY(zero(u, u->grad, 0, (size_t)u->grad_count * F32));
     return TSR_OK;
 }
 
@@ -152,13 +156,14 @@ static tsr_status fill_gaps(const unit *u)
             TSR_TRY(
                 zero(u, u->grad_slot.buffer, grad_slot_offset(u, p) + (size_t)used * size, bytes));
         } else {
-            TSR_TRY(zero(u, u->grad, (size_t)(p->shard_offset + used) * size, bytes));
+            TSR_TRY(zero(u, u->sums.buffer,
+                         u->sums.offset + (size_t)(p->shard_offset + used) * size, bytes));
         }
     }
     return TSR_OK;
 }
 
-/* grad[n elements from grad_offset] (+)= x, cast to f32. */
+/* sums[n elements from grad_offset] (+)= x, cast to f32. */
 static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int64_t grad_offset,
                               int64_t n, bool accumulate)
 {
@@ -233,7 +238,7 @@ static tsr_status flat_collective(const unit *u, tsr_group *group, tsri_coll_kin
     return TSR_OK;
 }
 
-/* Level 2: the flat gradient [E] at (buffer, offset) becomes this rank's interval in grad. */
+/* Level 2: the flat gradient [E] at (buffer, offset) becomes this rank's interval in sums. */
 static tsr_status scatter_flat(const unit *u, tsr_buffer *buffer, size_t offset, bool accumulate)
 {
     const size_t size = tsr_dtype_size(u->reduce_dtype);
@@ -250,7 +255,7 @@ static tsr_status scatter_flat(const unit *u, tsr_buffer *buffer, size_t offset,
     return TSR_OK;
 }
 
-/* Level 3 in place within the slot, then chunk by chunk into grad. */
+/* Level 3 in place within the slot, then chunk by chunk into sums. */
 static tsr_status scatter_and_add(const unit *u, const tsri_mem *folded, bool accumulate)
 {
     const size_t size = tsr_dtype_size(u->reduce_dtype);
@@ -320,7 +325,7 @@ static tsr_status scatter(unit *u, const tsri_mem *folded, bool accumulate)
     return TSR_OK;
 }
 
-/* The part of every micro-batch: the slot's gradients go into grad. The slot is given back one unit
+/* The part of every micro-batch: the slot's gradients go into sums. The slot is given back one unit
  * later: were its memory the next unit's, compute would wait for this reduction. */
 static tsr_status reduce_slot(unit *u, bool accumulate)
 {
@@ -332,7 +337,7 @@ static tsr_status reduce_slot(unit *u, bool accumulate)
         TSR_TRY(fold_slot(u, &folded, stream));
     }
     TSR_TRY(scatter(u, &folded, accumulate));
-    u->reduced = tsri_event_record(stream);
+    tsri_unit_note_reduced(u, stream);
     if (u->fold_count > 0) {
         tsri_arena_release(tsri_comm_arena(u->comm), &folded, u->reduced);
     }
@@ -433,7 +438,7 @@ static tsr_status reduce_sums(unit *u)
     TSR_TRY(divide(u, own));
     /* An event stands for work: where none was enqueued here, the reduce stream's still holds. */
     if (stream->enqueued != enqueued) {
-        u->reduced = tsri_event_record(stream);
+        tsri_unit_note_reduced(u, stream);
     }
     u->done = true;
     u->keep = false;
@@ -442,9 +447,11 @@ static tsr_status reduce_sums(unit *u)
 
 tsr_status tsri_unit_reduce_last(unit *u)
 {
-    TSR_TRY(tsri_unit_open_sums(u, true, TSRI_STREAM_REPLICATE));
+    TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_REPLICATE));
     TSR_TRY(reduce_sums(u));
-    TSR_TRY(tsri_unit_close_sums(u));
+    if (u->options.offload_grads) {
+        TSR_TRY(tsri_unit_rest_sums(u));
+    }
     return TSR_OK;
 }
 
@@ -458,20 +465,21 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
             return TSR_OK; /* the slot goes on adding up */
         }
         TSR_TRY(fill_gaps(u));
-        TSR_TRY(tsri_unit_open_sums(u, u->open, TSRI_STREAM_REDUCE));
+        TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_REDUCE));
         TSR_TRY(reduce_slot(u, u->open));
         u->open = true;
     } else {
         if (last || forced) {
             TSR_TRY(fill_gaps(u));
         }
-        u->reduced = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+        tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     }
     if (last && u->all_reduce) {
         TSR_TRY(tsri_unit_reduce_last(u));
-    } else if (forced) {
-        u->keep = true;
+        return TSR_OK;
     }
-    TSR_TRY(tsri_unit_close_sums(u));
+    if (u->options.offload_grads) {
+        TSR_TRY(tsri_unit_rest_sums(u));
+    }
     return TSR_OK;
 }

@@ -244,14 +244,6 @@ static void settle_piece(const unit *u, const unit_param *p)
     param->data = u->shard;
     param->data_offset = (size_t)p->shard_offset * F32;
     param->copy_mask = copy_mask(u, p);
-    if (!tsri_unit_trains(p)) {
-        return;
-    }
-    param->grad = u->grad;
-    /* May wrap below zero where levels 1 and 2 start inside the piece; adding own_begin mends it.
-     */
-    param->grad_offset =
-        piece.own_begin < piece.own_end ? (size_t)(p->shard_offset - u->grad_begin) * F32 : 0;
 }
 
 static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
@@ -279,16 +271,19 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     return TSR_OK;
 }
 
-/* At rest: on the device, or in the host pool. */
-static tsr_status rest(const unit *u, bool host, int64_t count, tsri_mem_kind kind,
-                       tsr_buffer **out)
+/* What rests: parameters, on the device or in the host pool, and offloaded gradients. */
+static tsr_status open_rest(unit *u)
 {
-    const size_t bytes = (size_t)count * F32;
+    const size_t bytes = (size_t)u->shard_count * F32;
 
-    if (host) {
-        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, kind, u->module->path, out));
+    if (u->options.offload_params) {
+        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, TSRI_MEM_PARAM, u->module->path, &u->shard));
     } else {
-        TSR_TRY(tsri_comm_buffer(u->comm, bytes, kind, u->module->path, out));
+        TSR_TRY(tsri_comm_buffer(u->comm, bytes, TSRI_MEM_PARAM, u->module->path, &u->shard));
+    }
+    if (u->options.offload_grads && u->train_count > 0) {
+        TSR_TRY(tsri_comm_host_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
+                                      u->module->path, &u->rest));
     }
     return TSR_OK;
 }
@@ -303,14 +298,7 @@ tsr_status tsri_unit_settle(unit *u, uint64_t seed)
         return TSR_OK;
     }
     u->module->in_dtype = u->param_dtype;
-    TSR_TRY(rest(u, u->options.offload_params, u->shard_count, TSRI_MEM_PARAM, &u->shard));
-    if (u->train_count > 0) {
-        TSR_TRY(rest(u, u->options.offload_grads, u->grad_count, TSRI_MEM_GRAD, &u->grad));
-    }
-    if (!u->options.offload_grads) {
-        u->sums =
-            (tsri_mem){.buffer = u->grad, .bytes = (size_t)u->grad_count * F32, .interval = -1};
-    }
+    TSR_TRY(open_rest(u));
     for (int i = 0; i < u->param_count; i++) {
         settle_piece(u, &u->params[i]);
         TSR_TRY(fill(u, &u->params[i], seed));

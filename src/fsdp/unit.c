@@ -29,18 +29,19 @@ void tsri_unit_release(void *context)
 {
     unit *u = context;
 
+    tsri_unit_drop_sums(u);
     for (int i = 0; i < u->param_count; i++) {
         tsr_dtensor_release(&u->params[i].grad_value);
         u->params[i].param->sink = NULL;
         u->params[i].param->sink_context = NULL;
         u->params[i].param->data = NULL;
-        u->params[i].param->grad = NULL;
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
         tsri_param_release(&u->params[i].param);
     }
     tsri_buffer_release(&u->shard);
-    tsri_buffer_release(&u->grad);
+    tsri_buffer_release(&u->rest);
     if (u->engine != NULL && --u->engine->owners == 0) {
+        tsri_tape_unwatch(&u->engine->watch);
         tsri_free(&u->engine->units);
         tsri_free(&u->engine->seen);
         tsri_free(&u->engine);

@@ -199,14 +199,32 @@ static tsr_status zero_total(const tsr_optimizer *opt, tsr_stream *stream)
     return TSR_OK;
 }
 
+/* On all ranks alike, also where one owns nothing: fail before the first message. */
+static tsr_status check_gradients(const tsr_optimizer *opt)
+{
+    tsr_buffer *buffer = NULL;
+    size_t offset = 0;
+
+    for (int i = 0; i < opt->count; i++) {
+        if (!opt->slots[i].param->spec.frozen) {
+            TSR_TRY(tsri_param_get_grad(opt->slots[i].param, &buffer, &offset));
+        }
+    }
+    return TSR_OK;
+}
+
+static const void *grad_arg(tsri_call *call, const tsr_param *param)
+{
+    return tsri_arg_in(call, param->grad, param->grad_offset, own_bytes(param));
+}
+
 static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, tsrk_norm norm,
                               tsr_stream *stream)
 {
     tsri_call call = {.stream = stream, .label = param->name};
     tsrk_sum_squares args = {.n = own_count(param), .accumulate = true, .norm = norm};
 
-    args.x =
-        tsri_arg_in(&call, param->grad, param->grad_offset + own_offset(param), own_bytes(param));
+    args.x = grad_arg(&call, param);
     args.out = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
     TSR_TRY(TSRI_LAUNCH(&call, SUM_SQUARES, &args));
     return TSR_OK;
@@ -300,6 +318,7 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
         return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", o->max_norm);
     }
     TSR_TRY(choose_norm(o->p, &norm));
+    TSR_TRY(check_gradients(opt));
     TSR_TRY(sum_gradients(opt, norm, tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
     TSR_TRY(launch_clip(opt, tape, o->max_norm, norm));
     if (o->nonfinite == TSR_NONFINITE_ERROR) {
@@ -331,7 +350,7 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
                        .weight_decay = s->weight_decay};
 
     args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
-    args.g = tsri_arg_in(call, p->grad, p->grad_offset + own_offset(p), own_bytes(p));
+    args.g = grad_arg(call, p);
     args.skipped = tsri_arg_in(call, opt->scalars, offsetof(scalars, skipped), sizeof(int64_t));
     args.m = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
     args.v = tsri_arg_inout(call, opt->state, s->v_offset, own_bytes(p));
@@ -354,7 +373,7 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
                      .first = opt->steps == 1};
 
     args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
-    args.g = tsri_arg_in(call, p->grad, p->grad_offset + own_offset(p), own_bytes(p));
+    args.g = grad_arg(call, p);
     if (opt->options.momentum > 0.0) {
         args.buffer = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
     }
@@ -372,6 +391,7 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
         return TSR_RAISE(TSR_ERR_STATE, "gradients carry a loss scale: call tsr_clip_grad_norm "
                                         "before tsr_optimizer_step (0 clips nothing)");
     }
+    TSR_TRY(check_gradients(opt));
     opt->steps++;
     for (int i = 0; i < opt->count; i++) {
         const slot *s = &opt->slots[i];

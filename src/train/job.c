@@ -268,15 +268,15 @@ void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out)
     tsri_arena_get_stats(tsri_comm_arena(job->comm), &stats);
     memset(out, 0, sizeof(*out));
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
-        out->kind_bytes[kind] = stats.kind_at_peak[kind];
+        const size_t rests =
+            kind <= TSRI_MEM_OPTIM || kind == TSRI_MEM_OTHER ? device->bytes_kind[kind] : 0;
+
+        out->kind_bytes[kind] = rests + stats.kind_at_peak[kind];
+        out->kind_most[kind] = rests + stats.kind_peak[kind];
     }
     out->arena_bytes = stats.planned_bytes;
     out->peak_label = stats.peak_label;
     out->total_bytes = device->bytes_now;
     out->host_bytes = device->host_now;
     out->fixed_bytes = device->bytes_now - stats.planned_bytes;
-    for (int kind = 0; kind <= TSRI_MEM_OPTIM; kind++) {
-        out->kind_bytes[kind] += device->bytes_kind[kind];
-    }
-    out->kind_bytes[TSRI_MEM_OTHER] += device->bytes_kind[TSRI_MEM_OTHER];
 }

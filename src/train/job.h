@@ -85,7 +85,8 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
 /** Memory and traffic of one step, as the dry run found them. */
 typedef struct tsri_plan_summary {
     size_t kind_bytes[TSRI_MEM_COUNT]; /* at the step's peak */
-    size_t fixed_bytes;                /* parameters, gradients, optimizer, tables */
+    size_t kind_most[TSRI_MEM_COUNT];  /* most of each kind by itself */
+    size_t fixed_bytes;                /* parameters, optimizer, tables */
     size_t arena_bytes;                /* the step arena */
     size_t total_bytes;
     size_t host_bytes; /* what rests in host memory besides; part of none of the above */

@@ -62,7 +62,7 @@ void tsri_plan_get_numbers(const tsri_job *job, tsri_plan_numbers *out)
 
     tsri_job_summarize(job, &summary);
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
-        out->kind_bytes[kind] = summary.kind_bytes[kind];
+        out->kind_most[kind] = summary.kind_most[kind];
     }
     out->fixed_bytes = summary.fixed_bytes;
     out->arena_bytes = summary.arena_bytes;
@@ -73,11 +73,11 @@ static void write_rank(const tsri_plan_numbers *ranks, int rank, FILE *stream)
 {
     const tsri_plan_numbers *r = &ranks[rank];
 
-    (void)fprintf(stream, "  %6d %14llu %14llu %14llu %14llu %14llu\n", rank,
-                  (unsigned long long)r->kind_bytes[TSRI_MEM_PARAM],
-                  (unsigned long long)r->kind_bytes[TSRI_MEM_GRAD],
-                  (unsigned long long)r->kind_bytes[TSRI_MEM_OPTIM],
-                  (unsigned long long)r->arena_bytes, (unsigned long long)r->total_bytes);
+    (void)fprintf(
+        stream, "  %6d %14llu %14llu %14llu %14llu %14llu\n", rank,
+        (unsigned long long)r->kind_most[TSRI_MEM_PARAM],
+        (unsigned long long)r->kind_most[TSRI_MEM_OPTIM], (unsigned long long)r->arena_bytes,
+        (unsigned long long)r->kind_most[TSRI_MEM_GRAD], (unsigned long long)r->total_bytes);
 }
 
 void tsri_plan_write_ranks(const tsri_plan_numbers *ranks, int count, FILE *stream)
@@ -90,7 +90,7 @@ void tsri_plan_write_ranks(const tsri_plan_numbers *ranks, int count, FILE *stre
         most = ranks[i].total_bytes > ranks[most].total_bytes ? i : most;
     }
     (void)fprintf(stream, "\nmemory of the ranks, bytes\n  %6s %14s %14s %14s %14s %14s\n", "rank",
-                  "parameters", "gradients", "optimizer", "step arena", "total");
+                  "parameters", "optimizer", "step arena", "of it grads", "total");
     if (count > MANY_RANKS) {
         write_rank(ranks, least, stream);
         write_rank(ranks, most, stream);
@@ -133,10 +133,16 @@ static void write_memory(const tsri_job *job, FILE *stream)
     size_t live = 0;
 
     tsri_job_summarize(job, &s);
-    (void)fprintf(stream, "\nmemory of rank %d at the step's peak (\"%s\"), bytes\n",
-                  tsr_comm_rank(job->comm), s.peak_label != NULL ? s.peak_label : "");
+    (void)fprintf(stream, "\nmemory of rank %d at the step's peak (\"%s\"), bytes %11s\n",
+                  tsr_comm_rank(job->comm), s.peak_label != NULL ? s.peak_label : "", "most");
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
-        write_row(stream, tsri_mem_name((tsri_mem_kind)kind), s.kind_bytes[kind]);
+        char at_peak[BYTES_TEXT];
+        char most[BYTES_TEXT];
+
+        (void)fprintf(stream, "  %-22s %14zu  %10s  %10s\n", tsri_mem_name((tsri_mem_kind)kind),
+                      s.kind_bytes[kind],
+                      tsri_format_bytes((double)s.kind_bytes[kind], at_peak, sizeof(at_peak)),
+                      tsri_format_bytes((double)s.kind_most[kind], most, sizeof(most)));
         live += s.kind_bytes[kind];
     }
     write_row(stream, "live at the peak", live);

@@ -33,7 +33,7 @@ void tsri_traffic_count(const tsr_device *device, tsri_traffic *out);
 
 /** Numbers of a summary that ranks can send to each other. */
 typedef struct tsri_plan_numbers {
-    uint64_t kind_bytes[TSRI_MEM_COUNT];
+    uint64_t kind_most[TSRI_MEM_COUNT];
     uint64_t fixed_bytes, arena_bytes, total_bytes;
 } tsri_plan_numbers;
 

@@ -211,8 +211,7 @@ static tsr_status compare_param(verify_compare *v, verify_kind kind, int index)
     TSR_TRY(tsri_hf_find(v->c->expect, tsri_verify_prefix(kind), &p.place, param, &p.tensor));
     tsri_param_get_block(param, &p.block);
     if (kind == VERIFY_GRAD) {
-        p.buffer = param->grad;
-        p.offset = param->grad_offset + own;
+        TSR_TRY(tsri_param_get_grad(param, &p.buffer, &p.offset));
     } else if (kind == VERIFY_FINAL) {
         p.buffer = param->data;
         p.offset = param->data_offset + own;

@@ -226,7 +226,7 @@ static tsr_status look_at(run *l, const tsri_job *job, int i, tsr_buffer *buffer
     const int64_t count = p->own_end - p->own_begin;
     float *have = NULL;
 
-    TSR_TRY(read_f32(job, buffer, offset + (size_t)p->own_begin * sizeof(float), count, &have));
+    TSR_TRY(read_f32(job, buffer, offset, count, &have));
     if (l->records) {
         whole[i] = have;
         return TSR_OK;
@@ -245,8 +245,11 @@ static tsr_status look_at_gradients(void *context, tsri_job *job)
     run *l = context;
 
     for (int i = 0; i < job->param_count && l->step == 0; i++) {
-        TSR_TRY(
-            look_at(l, job, i, job->params[i]->grad, job->params[i]->grad_offset, l->r->grad, 0.0));
+        tsr_buffer *grad = NULL;
+        size_t offset = 0;
+
+        TSR_TRY(tsri_param_get_grad(job->params[i], &grad, &offset));
+        TSR_TRY(look_at(l, job, i, grad, offset, l->r->grad, 0.0));
     }
     return TSR_OK;
 }
@@ -272,8 +275,10 @@ static tsr_status run_steps(tsri_job *job, run *l)
         note(l, have.tokens != want->tokens ? (double)INFINITY : 0.0, "tokens");
     }
     for (int i = 0; i < job->param_count; i++) {
-        TSR_TRY(look_at(l, job, i, job->params[i]->data, job->params[i]->data_offset, l->r->final,
-                        STEPS * lr * tolerance / eps));
+        const tsr_param *p = job->params[i];
+
+        TSR_TRY(look_at(l, job, i, p->data, p->data_offset + (size_t)p->own_begin * sizeof(float),
+                        l->r->final, STEPS * lr * tolerance / eps));
     }
     return TSR_OK;
 }

@@ -55,6 +55,7 @@ typedef struct curve {
     float *owned; /* of all parameters, one after the other */
     int64_t owned_count;
     size_t device[TSRI_MEM_COUNT], host[TSRI_MEM_COUNT];
+    size_t gradients;
 } curve;
 
 static tsr_status write_batches(tsri_job *job)
@@ -96,6 +97,22 @@ static tsr_status read_owned(const tsri_job *job, curve *out)
     return TSR_OK;
 }
 
+/* What rests where, and of gradients, which do not rest on the device, what a rank keeps. */
+static void read_places(const tsri_job *job, curve *out)
+{
+    tsr_unit_info units[2 * LAYERS + 1];
+    const int count = tsr_fsdp_units(job->model, units, 2 * LAYERS + 1);
+
+    REQUIRE(count <= 2 * LAYERS + 1);
+    for (int k = 0; k < TSRI_MEM_COUNT; k++) {
+        out->device[k] = tsri_comm_device(job->comm)->bytes_kind[k];
+        out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
+    }
+    for (int i = 0; i < count; i++) {
+        out->gradients += units[i].grad_bytes;
+    }
+}
+
 static tsr_status run_steps(tsr_world *world, const tsri_job_options *options, curve *out)
 {
     tsri_job *job = NULL;
@@ -114,10 +131,7 @@ static tsr_status run_steps(tsr_world *world, const tsri_job_options *options, c
     }
     TSR_TRY_GOTO(status, read_owned(job, out), close);
     CHECK_EQ(tsri_recorder_race_count(tsri_comm_device(job->comm)), 0);
-    for (int k = 0; k < TSRI_MEM_COUNT; k++) {
-        out->device[k] = tsri_comm_device(job->comm)->bytes_kind[k];
-        out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
-    }
+    read_places(job, out);
 close:
     tsri_job_close(&job);
     return status;
@@ -335,9 +349,11 @@ static void check_places(const curve *moved, const curve *plain, unsigned what)
         const bool away = (what & rows[i].bit) != 0;
         const tsri_mem_kind kind = rows[i].kind;
 
-        CHECK_EQ(moved->host[kind], away ? plain->device[kind] : 0);
-        CHECK_EQ(moved->device[kind], away ? 0 : plain->device[kind]);
-        CHECK(plain->device[kind] > 0);
+        const size_t bytes = kind == TSRI_MEM_GRAD ? plain->gradients : plain->device[kind];
+
+        CHECK_EQ(moved->host[kind], away ? bytes : 0);
+        CHECK_EQ(moved->device[kind], away || kind == TSRI_MEM_GRAD ? 0 : bytes);
+        CHECK(bytes > 0);
     }
 }
 
@@ -462,7 +478,8 @@ static void kept_results_change_no_bit(void)
                 CHECK(kept.loss[i] == plain.loss[i]);
                 CHECK(kept.norm[i] == plain.norm[i]);
             }
-            for (int64_t i = 0; i < plain.owned_count; i++) {
+            CHECK_EQ(kept.owned_count, plain.owned_count);
+            for (int64_t i = 0; i < kept.owned_count && kept.owned != NULL; i++) {
                 CHECK(kept.owned[i] == plain.owned[i]);
             }
             tsri_free(&kept.owned);

@@ -52,6 +52,7 @@ typedef struct variant {
     bool no_sync, defer; /* gradient sync off; all-reduce in every second step alone */
     bool checkpoint;     /* activation checkpointing of layers */
     bool explicit_calls; /* unshard and reshard between steps */
+    bool fails;          /* each step fails twice before it is made */
 } variant;
 
 static const char *const ignored[] = {"layers.1.weight"};
@@ -90,6 +91,21 @@ static const variant variants[] = {
      .twice = NONE, .skip = NONE},
     {"no_sync", .no_sync = true, .twice = NONE, .skip = NONE},
     {"defer", .defer = true, .twice = NONE, .skip = NONE},
+    {"defer_whole", .layer = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}},
+     .root = {.levels = {{"shard", TSR_LEVEL_OPTIM}}}, .defer = true, .twice = NONE, .skip = NONE},
+    {"defer_offload", .layer = {.offload_grads = true}, .root = {.offload_grads = true},
+     .defer = true, .twice = NONE, .skip = NONE},
+    {"defer_tied", .defer = true, .tied = true, .twice = NONE, .skip = NONE},
+    {"fails", .fails = true, .twice = 1, .skip = NONE},
+    {"fails_whole", .layer = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}},
+     .root = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}}, .fails = true, .twice = NONE,
+     .skip = NONE},
+    {"fails_offload", .layer = {.offload_grads = true}, .root = {.offload_grads = true},
+     .fails = true, .twice = NONE, .skip = NONE},
+    {"defer_fails", .defer = true, .fails = true, .twice = NONE, .skip = NONE},
+    {"defer_fails_whole", .layer = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}},
+     .root = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}}, .defer = true, .fails = true,
+     .twice = NONE, .skip = NONE},
     {"checkpoint", .checkpoint = true, .twice = 1, .skip = NONE},
     {"explicit", .explicit_calls = true, .twice = NONE, .skip = NONE},
     {"skip_first", .twice = NONE, .skip = 0},
@@ -306,6 +322,38 @@ static tsr_status forward_and_backward(rig *r, int step)
     return TSR_OK;
 }
 
+static tsr_status fail(void *context, tsr_tape *tape)
+{
+    (void)context;
+    (void)tape;
+    return TSR_RAISE(TSR_ERR_INVALID, "as asked for");
+}
+
+/* The step as far as the middle of its second micro-batch: given up after its forward, or after the
+ * last reduction of its backward. */
+static tsr_status fail_step(rig *r, int step, bool in_backward)
+{
+    tsr_dtensor *logits = NULL;
+    tsr_dtensor *loss = NULL;
+
+    for (int i = 0; i < MICRO; i++) {
+        TSR_TRY(write_labels(r, step, i, false, false, r->labels[i]));
+    }
+    TSR_TRY(tsr_step_begin(r->tape, step, r->labels, MICRO));
+    TSR_TRY(micro_batch(r, 0, 0, step));
+    TSR_TRY(tsr_tape_begin(r->tape, 1));
+    TSR_TRY(tsri_tape_marker(r->tape, fail, NULL));
+    TSR_TRY(tsr_module_call(r->module, r->tape, &r->ids, 1, &logits));
+    if (in_backward) {
+        TSR_TRY(tsr_op_cross_entropy(r->tape, logits, r->labels[1], &loss));
+        CHECK_STATUS(TSR_ERR_INVALID, tsr_backward(r->tape, loss));
+    }
+    /* What a forward without backward still has gathered is an error, and the step is given up. */
+    CHECK(tsr_step_end(r->tape) == TSR_OK || !in_backward);
+    tsr_error_clear();
+    return TSR_OK;
+}
+
 typedef struct outcome {
     double loss[STEPS], norm[STEPS][3];
     float weights[LAYERS + 1][ELEMENTS]; /* of one rank: whole */
@@ -321,14 +369,16 @@ static tsr_status add_by_hand(rig *r, bool deferred)
 
     TSR_TRY(tsr_module_params(r->module, &params, &count));
     for (int i = 0; i < count; i++) {
-        const tsr_param *p = params[i];
+        tsr_buffer *buffer = NULL;
+        size_t offset = 0;
 
-        TSR_TRY(tsri_read(p->grad, p->grad_offset, grad, sizeof(grad), stream));
+        TSR_TRY(tsri_param_get_grad(params[i], &buffer, &offset));
+        TSR_TRY(tsri_read(buffer, offset, grad, sizeof(grad), stream));
         for (int e = 0; e < ELEMENTS; e++) {
             grad[e] += deferred ? 0.0F : r->deferred[i][e];
             r->deferred[i][e] = grad[e];
         }
-        TSR_TRY(tsri_write(p->grad, p->grad_offset, grad, sizeof(grad), stream));
+        TSR_TRY(tsri_write(buffer, offset, grad, sizeof(grad), stream));
     }
     return TSR_OK;
 }
@@ -346,6 +396,10 @@ static tsr_status step(rig *r, int number, outcome *out)
     const double rate = r->single ? lr / divisor(r->v) : lr;
 
     TSR_TRY(tsr_unit_set_all_reduce(r->module, r->single || !deferred, true));
+    if (r->v->fails && !r->single) {
+        TSR_TRY(fail_step(r, number, false));
+        TSR_TRY(fail_step(r, number, true));
+    }
     TSR_TRY(forward_and_backward(r, number));
     if (r->single && r->v->defer) {
         TSR_TRY(add_by_hand(r, deferred));

@@ -330,11 +330,13 @@ static tsr_status look_at_gradients(void *context, tsri_job *job)
     for (int i = 0; i < job->param_count && l->step == 0; i++) {
         const tsr_param *p = job->params[i];
         const int64_t count = p->own_end - p->own_begin;
-        const size_t offset = p->grad_offset + (size_t)p->own_begin * sizeof(float);
+        tsr_buffer *grad = NULL;
+        size_t offset = 0;
         float *have = NULL;
         double d = 0.0;
 
-        TSR_TRY(read_f32(job, p->grad, offset, count, &have));
+        TSR_TRY(tsri_param_get_grad(p, &grad, &offset));
+        TSR_TRY(read_f32(job, grad, offset, count, &have));
         if (!l->compare) {
             l->r->grad[i] = have;
             continue;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "optim/optim.h"
 #include "support/tsr_test.h"
 #include "train/job.h"
 
@@ -181,8 +182,8 @@ static size_t kind_bytes(const rig *r, tsri_mem_kind kind)
 
 static void presets_hold_what_they_say(void)
 {
-    /* Parts of parameters, gradients and optimizer state that a rank holds on replicate 2 x shard
-     * 4, as divisors of 4, 4 and 8 bytes a parameter. */
+    /* Parts of parameters, gradients (at their most) and optimizer state that a rank holds on
+     * replicate 2 x shard 4, as divisors of 4, 4 and 8 bytes a parameter. */
     static const struct {
         const char *preset;
         int param, grad, optim;
@@ -192,6 +193,7 @@ static void presets_hold_what_they_say(void)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tsri_job_options o = small_job(2, 4, 1);
         const double n = (double)tsri_model_param_count(&o.model);
+        tsri_plan_summary summary;
         double slack = 0.0;
         rig r;
 
@@ -201,8 +203,14 @@ static void presets_hold_what_they_say(void)
          * parameter and 16 x 8 per unit. The widest row here has 100 elements. */
         slack = 4.0 * (r.job->param_count * (100.0 + 16.0) + (LAYERS + 1) * 16.0 * 8.0);
         CHECK_NEAR((double)kind_bytes(&r, TSRI_MEM_PARAM), 4.0 * n / rows[i].param, slack);
-        CHECK_NEAR((double)kind_bytes(&r, TSRI_MEM_GRAD), 4.0 * n / rows[i].grad, slack);
+        CHECK_EQ(kind_bytes(&r, TSRI_MEM_GRAD), 0);
         CHECK_NEAR((double)kind_bytes(&r, TSRI_MEM_OPTIM), 8.0 * n / rows[i].optim, 2.0 * slack);
+        CHECK_OK(step(&r, 0));
+        tsri_job_summarize(r.job, &summary);
+        /* The arena rounds each range up to 256 bytes. */
+        CHECK_NEAR((double)summary.kind_most[TSRI_MEM_GRAD], 4.0 * n / rows[i].grad,
+                   slack + 256.0 * (LAYERS + 1));
+        CHECK_EQ(kind_bytes(&r, TSRI_MEM_GRAD), 0);
         close_rig(&r);
     }
 }
@@ -274,6 +282,63 @@ static void prefetch_depth_is_kept(void)
     }
 }
 
+static tsr_status gradients_are_there(void *context, tsri_job *job)
+{
+    int *seen = context;
+
+    for (int i = 0; i < job->param_count; i++) {
+        tsr_buffer *buffer = NULL;
+        size_t offset = 0;
+
+        TSR_TRY(tsri_param_get_grad(job->params[i], &buffer, &offset));
+        *seen += buffer != NULL;
+    }
+    return TSR_OK;
+}
+
+static void check_no_gradients(rig *r)
+{
+    tsr_buffer *buffer = NULL;
+    size_t offset = 0;
+    int64_t steps = 0;
+    int64_t steps_after = 0;
+
+    CHECK_OK(tsri_optimizer_get_steps(r->job->optimizer, &steps));
+    for (int i = 0; i < r->job->param_count; i++) {
+        CHECK_STATUS(TSR_ERR_STATE, tsri_param_get_grad(r->job->params[i], &buffer, &offset));
+    }
+    CHECK_STATUS(TSR_ERR_STATE, tsr_clip_grad_norm(r->job->optimizer, r->job->tape, 1.0));
+    CHECK_STATUS(TSR_ERR_STATE, tsr_optimizer_step(r->job->optimizer, 1e-3));
+    CHECK_OK(tsri_optimizer_get_steps(r->job->optimizer, &steps_after));
+    CHECK_EQ(steps_after, steps);
+}
+
+/* From backward to the end of the step, and on no preset stale before or after. */
+static void gradients_are_of_one_step(void)
+{
+    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
+
+    for (size_t i = 0; i < 2 * sizeof(presets) / sizeof(presets[0]); i++) {
+        tsri_job_options o = small_job(2, 2, 1);
+        int seen = 0;
+        const tsri_step_hooks hooks = {.gradients = gradients_are_there, .context = &seen};
+        tsri_step_result result;
+        rig r;
+
+        o.preset = presets[i / 2];
+        o.fsdp.offload_grads = i % 2 == 1;
+        REQUIRE_OK(open_rig(&o, 0, &r));
+        check_no_gradients(&r);
+        for (int n = 0; n < 2; n++) {
+            CHECK_OK(tsri_job_step(r.job, n, 1e-3, 1.0, &hooks, &result));
+            check_no_gradients(&r);
+        }
+        CHECK_EQ(seen, 2 * r.job->param_count);
+        CHECK_EQ(tsri_recorder_race_count(tsri_comm_device(r.job->comm)), 0);
+        close_rig(&r);
+    }
+}
+
 static void misuse_is_named(void)
 {
     tsri_job_options o = small_job(2, 2, 2);
@@ -305,6 +370,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"presets_hold_what_they_say", presets_hold_what_they_say},
     {"every_dropped_edge_is_a_race", every_dropped_edge_is_a_race},
     {"prefetch_depth_is_kept", prefetch_depth_is_kept},
+    {"gradients_are_of_one_step", gradients_are_of_one_step},
     {"misuse_is_named", misuse_is_named},
     {NULL, NULL},
 };

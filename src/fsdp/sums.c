@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Where a unit's reduced gradients are.
+ *
+ * Sums are formed in step memory, taken at the step's first reduction (without a slot: for the
+ * first gradient) and given back when the step ends, so that a forward pass after an update finds
+ * no gradients. What does not fit or has to outlive the step is copied to rest: offloaded gradients
+ * to the host pool after each reduction, and sums that a step leaves for the next one, when it
+ * ends, to a device buffer of their own; what is at rest comes back before more is added.
+ * Parameters point to whichever it is, and nowhere while there are no gradients.
+ */
+#include "fsdp_priv.h"
+
+#include "base/base.h"
+
+enum {
+    F32 = (int)sizeof(float)
+};
+
+/* Let parameters find their gradients; buffer NULL: there are none. */
+static void point(const unit *u, tsr_buffer *buffer, size_t offset)
+{
+    for (int i = 0; i < u->param_count; i++) {
+        const unit_param *p = &u->params[i];
+        const int64_t own = p->shard_offset + p->param->own_begin - u->grad_begin;
+
+        if (tsri_unit_trains(p)) {
+            p->param->grad = buffer;
+            p->param->grad_offset =
+                p->param->own_begin < p->param->own_end ? offset + (size_t)own * F32 : offset;
+        }
+    }
+}
+
+static tsri_mem rest_range(const unit *u)
+{
+    return (tsri_mem){.buffer = u->rest, .bytes = (size_t)u->grad_count * F32, .interval = -1};
+}
+
+tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind)
+{
+    const bool comes_back = u->open && !u->sums_held;
+    const tsri_stream_kind first = comes_back && u->options.offload_grads ? TSRI_STREAM_COPY : kind;
+    const tsri_mem rest = rest_range(u);
+
+    if (u->sums_held) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
+                               u->module->path, tsri_unit_stream(u, first), &u->sums));
+    u->sums_held = true;
+    if (comes_back) {
+        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, first), u->reduced));
+        TSR_TRY(tsri_unit_copy(u, first, &rest, &u->sums, u->grad_count));
+        tsri_unit_note_reduced(u, tsri_unit_stream(u, first));
+        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), u->reduced));
+    }
+    point(u, u->sums.buffer, u->sums.offset);
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_rest_sums(unit *u)
+{
+    const tsri_stream_kind kind = u->options.offload_grads ? TSRI_STREAM_COPY : TSRI_STREAM_REDUCE;
+    tsri_mem rest = rest_range(u);
+
+    if (!u->sums_held) {
+        return TSR_OK;
+    }
+    if (u->rest == NULL) {
+        TSR_TRY(tsri_comm_buffer(u->comm, rest.bytes, TSRI_MEM_GRAD, u->module->path, &u->rest));
+        rest.buffer = u->rest;
+    }
+    TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), u->reduced));
+    TSR_TRY(tsri_unit_copy(u, kind, &u->sums, &rest, u->grad_count));
+    tsri_unit_note_reduced(u, tsri_unit_stream(u, kind));
+    u->rest_written = true;
+    tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, u->reduced);
+    u->sums_held = false;
+    point(u, u->rest, 0);
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_await_sums(unit *u)
+{
+    tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
+
+    TSR_TRY(tsri_stream_wait(compute, u->reduced));
+    u->reduced_seen = compute->enqueued;
+    return TSR_OK;
+}
+
+void tsri_unit_drop_sums(unit *u)
+{
+    if (u->sums_held) {
+        tsri_arena_release(
+            tsri_comm_arena(u->comm), &u->sums,
+            tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced_seen, u->reduced));
+        u->sums_held = false;
+    }
+    point(u, NULL, 0);
+}
+
+/* After a step that was given up or cut short what earlier steps left counts again, unless
+ * offloaded sums have been written over it. */
+static void fall_back(unit *u)
+{
+    if (u->kept_sums && u->rest_written) {
+        tsri_log(TSRI_LOG_WARN,
+                 "unit \"%s\": gradients kept from earlier steps are lost with this one",
+                 u->module->path);
+        u->kept_sums = false;
+    }
+}
+
+tsr_status tsri_unit_end_sums(unit *u, bool failed)
+{
+    if (!failed && u->keep) {
+        TSR_TRY(tsri_unit_rest_sums(u));
+        u->kept_sums = true;
+    } else if (!failed && u->done) {
+        u->kept_sums = false;
+    } else {
+        fall_back(u);
+    }
+    tsri_unit_drop_sums(u);
+    u->open = u->kept_sums;
+    u->keep = false;
+    u->done = false;
+    u->rest_written = false;
+    if (u->open) {
+        point(u, u->rest, 0);
+    }
+    return TSR_OK;
+}

@@ -133,8 +133,9 @@ static void write_memory(const tsri_job *job, FILE *stream)
     size_t live = 0;
 
     tsri_job_summarize(job, &s);
-    (void)fprintf(stream, "\nmemory of rank %d at the step's peak (\"%s\"), bytes %11s\n",
-                  tsr_comm_rank(job->comm), s.peak_label != NULL ? s.peak_label : "", "most");
+    (void)fprintf(
+        stream, "\nmemory of rank %d at the step's peak (\"%s\"), bytes; last, the most of each\n",
+        tsr_comm_rank(job->comm), s.peak_label != NULL ? s.peak_label : "");
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
         char at_peak[BYTES_TEXT];
         char most[BYTES_TEXT];

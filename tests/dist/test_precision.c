@@ -100,15 +100,14 @@ static tsr_status read_owned(const tsri_job *job, curve *out)
 /* What rests where, and of gradients, which do not rest on the device, what a rank keeps. */
 static void read_places(const tsri_job *job, curve *out)
 {
-    tsr_unit_info units[2 * LAYERS + 1];
-    const int count = tsr_fsdp_units(job->model, units, 2 * LAYERS + 1);
+    tsr_unit_info units[2 * LAYERS + 1] = {{0}};
 
-    REQUIRE(count <= 2 * LAYERS + 1);
+    CHECK(tsr_fsdp_units(job->model, units, 2 * LAYERS + 1) <= 2 * LAYERS + 1);
     for (int k = 0; k < TSRI_MEM_COUNT; k++) {
         out->device[k] = tsri_comm_device(job->comm)->bytes_kind[k];
         out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
     }
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i <= 2 * LAYERS; i++) {
         out->gradients += units[i].grad_bytes;
     }
 }
@@ -479,7 +478,6 @@ static void kept_results_change_no_bit(void)
                 CHECK(kept.norm[i] == plain.norm[i]);
             }
             CHECK_EQ(kept.owned_count, plain.owned_count);
-            REQUIRE(kept.owned != NULL && plain.owned != NULL);
             for (int64_t i = 0; i < kept.owned_count; i++) {
                 CHECK(kept.owned[i] == plain.owned[i]);
             }

@@ -260,10 +260,11 @@ void tsri_forecast_print_table(const tsri_forecast_head *head, const tsri_foreca
 
 /* ---- states ---- */
 
-static double at_rest(const tsri_forecast *f)
+/* Gradients at their most, when the last unit has reduced its own. */
+static double states(const tsri_forecast *f)
 {
-    return (double)(f->memory.kind_bytes[TSRI_MEM_PARAM] + f->memory.kind_bytes[TSRI_MEM_GRAD] +
-                    f->memory.kind_bytes[TSRI_MEM_OPTIM]);
+    return (double)(f->memory.kind_most[TSRI_MEM_PARAM] + f->memory.kind_most[TSRI_MEM_GRAD] +
+                    f->memory.kind_most[TSRI_MEM_OPTIM]);
 }
 
 void tsri_forecast_print_ledger(const tsri_forecast_head *head, const tsri_forecast *forecasts,
@@ -292,12 +293,12 @@ void tsri_forecast_print_ledger(const tsri_forecast_head *head, const tsri_forec
                       (row.params + row.grads + row.optim) / giga);
         for (int i = 0; i < count; i++) {
             if (forecasts[i].possible && strcmp(forecasts[i].preset, names[stage]) == 0) {
-                (void)fprintf(stream, "   %.2f", at_rest(&forecasts[i]) / giga);
+                (void)fprintf(stream, "   %.2f", states(&forecasts[i]) / giga);
             }
         }
         (void)fprintf(stream, "\n");
     }
-    (void)fprintf(stream, "  here: states at the step's peak\n");
+    (void)fprintf(stream, "  here: the most of each\n");
 }
 
 /* ---- for machines ---- */

@@ -85,7 +85,7 @@ static tsr_status try_one(search *s)
 /* What no number of micro-batches makes smaller. */
 static bool states_fit(const search *s)
 {
-    const size_t *kinds = s->trial->forecast.memory.kind_bytes;
+    const size_t *kinds = s->trial->forecast.memory.kind_most;
     const double states =
         (double)(kinds[TSRI_MEM_PARAM] + kinds[TSRI_MEM_GRAD] + kinds[TSRI_MEM_OPTIM]);
 

@@ -191,6 +191,58 @@ static void test_timeout_over_mpi(void)
     stay_away("mpi", true);
 }
 
+/* Step op to its end, past the failure that was found on the way. */
+static void finish(tsri_cpu_op *op)
+{
+    op->wait_s = tsri_now_s();
+    while (op->state != TSRI_CPU_DONE) {
+        tsri_cpu_activity activity = {0};
+        REQUIRE_OK(tsri_cpu_mpi_step(op, &activity));
+    }
+}
+
+/* The last rank agrees on a gather of many chunks and then moves no more of them. Every other one
+ * names a neighbour, which is what it can see; the one to the right of the last names the last. */
+static void test_timeout_in_ring(void)
+{
+    rig it;
+    int rank = tsr_test_rank();
+    int last = tsr_test_size() - 1;
+    int64_t count = 200000 / tsr_test_size(); /* floats */
+    char want[128];
+
+    REQUIRE(rig_open(&it, "mpi", 0.5));
+    ((tsri_cpu_device *)it.device)->mpi_bytes = 4096;
+    unsigned char *x = it.x->address;
+    tsri_cpu_op op = {.group = (tsri_cpu_group *)it.on_compute,
+                      .kind = TSRI_ALL_GATHER,
+                      .dtype = TSR_F32,
+                      .label = "layers.1",
+                      .number = 7,
+                      .item_count = 1,
+                      .items = {{x + ((size_t)(rank * count) * sizeof(float)), x, count}}};
+    while (rank == last && op.state != TSRI_CPU_MOVE) {
+        tsri_cpu_activity activity = {0};
+        REQUIRE_OK(tsri_cpu_op_step(&op, &activity));
+    }
+    if (rank != last) {
+        double begin = tsri_now_s();
+        CHECK_EQ(tsri_cpu_run((tsri_cpu_device *)it.device, &op), TSR_ERR_COMM);
+        CHECK(tsri_now_s() - begin < 10);
+        check_says("rank(s) ");
+        check_says(" did not finish all_gather #7 of \"layers.1\" over \"tp\" within 0.5 s");
+        (void)snprintf(want, sizeof want, "%d did not", last);
+        if (rank == 0) {
+            check_says(want);
+        }
+        tsr_error_clear();
+    }
+    CHECK_OK(tsri_boot_barrier());
+    finish(&op);
+    CHECK_OK(tsri_boot_barrier());
+    rig_close(&it);
+}
+
 /* A process that is stopped is a process that does not come. */
 static void test_stopped_rank(void)
 {
@@ -358,6 +410,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"failure_reaches_waiters", test_failure_reaches_waiters},
     {"timeout", test_timeout},
     {"timeout_over_mpi", test_timeout_over_mpi},
+    {"timeout_in_ring", test_timeout_in_ring},
     {"stopped_rank", test_stopped_rank},
     {"rank_leaves", test_rank_leaves},
     {"process_ends", test_process_ends},

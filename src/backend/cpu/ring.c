@@ -265,6 +265,7 @@ tsr_status tsri_cpu_ring_begin(tsri_cpu_op *op)
     if (mpi->chunks == NULL) {
         TSR_TRY(tsri_alloc((size_t)2 * TSRI_CPU_LANES, TSRI_CPU_CHUNK_BYTES, &mpi->chunks));
     }
+    mpi->phase = TSRI_CPU_RING;
     mpi->request_count = 2 * TSRI_CPU_LANES;
     for (int i = 0; i < mpi->request_count; i++) {
         mpi->request[i] = MPI_REQUEST_NULL;

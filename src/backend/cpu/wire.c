@@ -191,19 +191,24 @@ static void read_letters(tsri_cpu_op *op)
     }
 }
 
+/* In a ring that is a neighbour: the left, which has not sent, or the right, which has not taken.
+ */
 bool tsri_cpu_mpi_absent(const tsri_cpu_op *op, int member)
 {
     const tsr_group *group = &op->group->head;
     struct tsri_cpu_mpi *mpi = op->group->mpi;
+    bool left = member == (group->index + group->size - 1) % group->size;
+    bool right = member == (group->index + 1) % group->size;
     int here = 1;
 
     /* A test of many leaves requests as they are; one that is through is null after its own. */
     if (mpi->phase == TSRI_CPU_LETTERS) {
         (void)MPI_Test(&mpi->request[member], &here, MPI_STATUS_IGNORE);
     }
-    bool left = member == (group->index + group->size - 1) % group->size;
-    for (int l = 0; mpi->phase == TSRI_CPU_RING && left && here && l < TSRI_CPU_LANES; l++) {
-        (void)MPI_Test(&mpi->request[(ptrdiff_t)2 * l], &here, MPI_STATUS_IGNORE);
+    for (int i = 0; mpi->phase == TSRI_CPU_RING && i < mpi->request_count && here; i++) {
+        if (i % 2 == 0 ? left : right) {
+            (void)MPI_Test(&mpi->request[i], &here, MPI_STATUS_IGNORE);
+        }
     }
     return !here;
 }

@@ -25,5 +25,6 @@
 #include "tessera/status.h"
 #include "tessera/tape.h"
 #include "tessera/tp.h"
+#include "tessera/unit.h"
 #include "tessera/version.h"
 #include "tessera/world.h"

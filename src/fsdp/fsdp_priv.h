@@ -29,7 +29,7 @@
  */
 #pragma once
 
-#include "tessera/fsdp.h"
+#include "tessera/unit.h"
 
 #include <stdio.h>
 

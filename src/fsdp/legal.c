@@ -245,17 +245,23 @@ static bool bad_group(legal_case *c)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(c->unit->comm);
     const int k = c->unit->options.reshard_group;
-    int whole = 1;
-    bool fits = false;
+    char legal[96] = "";
+    size_t used = 0;
+    int within = 1;
+    bool fits = k == 0;
 
     for (int axis = tsr_mesh_axis_count(mesh) - 1; axis >= 0; axis--) {
-        if (shards_params(c->unit, axis)) {
-            fits = fits || (k == whole && k > 1);
-            whole *= tsr_mesh_axis_size(mesh, axis);
+        const int size = shards_params(c->unit, axis) ? tsr_mesh_axis_size(mesh, axis) : 1;
+
+        if (size > 1 && within > 1) {
+            fits = fits || k == within;
+            used += (size_t)snprintf(legal + used, sizeof(legal) - used, "%s%d",
+                                     used > 0 ? ", " : "", within);
         }
+        within *= size;
     }
-    return k != 0 && !(fits && k < whole) &&
-           found(c, "groups of %d within %d ranks of level 3", k, whole);
+    return !fits && found(c, "groups of %d within %d ranks of level 3, where %s fits", k, within,
+                          used > 0 ? legal : "none");
 }
 
 static const rule rules[] = {

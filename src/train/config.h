@@ -36,8 +36,10 @@ typedef struct tsri_config_parallel {
     int param_dtype;  /* auto, f32, bf16, f16 */
     int reduce_dtype; /* f32, bf16, f16 */
     int activation_checkpointing;
-    int tp_plan; /* default, none */
-    tsri_option_names offload, data_axes, activation_keep;
+    int tp_plan;           /* default, none */
+    int backward_prefetch; /* of tsr_prefetch, minus one */
+    int64_t reshard_group;
+    tsri_option_names offload, data_axes, activation_keep, shard_dims, ignored;
 } tsri_config_parallel;
 
 typedef struct tsri_config_train {

@@ -235,6 +235,14 @@ static void fill_loss_scale(const tsri_config_train *t, tsri_job_options *out)
     out->loss_scale.interval = (int)t->loss_scale_interval;
 }
 
+static void fill_names(const tsri_option_names *names, const char **out, int *count_out)
+{
+    *count_out = names->count;
+    for (int i = 0; i < names->count; i++) {
+        out[i] = names->at[i];
+    }
+}
+
 static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options *out)
 {
     static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
@@ -255,17 +263,15 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
         .offload_grads = tsri_config_offloads(p, "gradients"),
         .reshard_after_forward = (tsr_reshard)p->reshard_after_forward,
         .prefetch_depth = (int)p->prefetch + 1,
+        .backward_prefetch = (tsr_prefetch)(p->backward_prefetch + 1),
+        .reshard_group = (int)p->reshard_group,
     };
-    out->checkpoint_keep_count = p->activation_keep.count;
-    for (int i = 0; i < p->activation_keep.count; i++) {
-        out->checkpoint_keep[i] = p->activation_keep.at[i];
-    }
+    fill_names(&p->shard_dims, out->split_cols, &out->split_cols_count);
+    fill_names(&p->ignored, out->ignored, &out->ignored_count);
+    fill_names(&p->activation_keep, out->checkpoint_keep, &out->checkpoint_keep_count);
     out->offload_activations = tsri_config_offloads(p, "activations");
     out->optim.offload = tsri_config_offloads(p, "optimizer");
-    out->data_axis_count = p->data_axes.count;
-    for (int i = 0; i < p->data_axes.count; i++) {
-        out->data_axes[i] = p->data_axes.at[i];
-    }
+    fill_names(&p->data_axes, out->data_axes, &out->data_axis_count);
 }
 
 void tsri_config_job(const tsri_config *config, bool bf16, tsri_job_options *out)

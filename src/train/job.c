@@ -37,6 +37,50 @@ static tsr_status apply_tp(tsri_job *job)
     return TSR_OK;
 }
 
+static tsr_status matches_any(tsr_module *module, const char *pattern, bool *out)
+{
+    tsr_param *const *params = NULL;
+    int count = 0;
+
+    *out = false;
+    TSR_TRY(tsr_module_params(module, &params, &count));
+    for (int i = 0; i < count && !*out; i++) {
+        *out = tsri_pattern_match(pattern, tsr_param_name(params[i]));
+    }
+    return TSR_OK;
+}
+
+/* A unit is told the patterns that match in it; the root all, so that one without match is an
+ * error. */
+static tsr_status make_unit(tsri_job *job, tsr_module *module)
+{
+    const tsri_job_options *o = &job->options;
+    const bool is_root = module == job->model;
+    tsr_fsdp_options unit = o->fsdp;
+    tsr_shard_dim dims[TSRI_JOB_MAX_NAMES];
+    const char *ignored[TSRI_JOB_MAX_NAMES];
+    bool matches = false;
+
+    unit.shard_dims = dims;
+    unit.shard_dim_count = 0;
+    unit.ignored = ignored;
+    unit.ignored_count = 0;
+    for (int i = 0; i < o->split_cols_count; i++) {
+        TSR_TRY(matches_any(module, o->split_cols[i], &matches));
+        if (matches || is_root) {
+            dims[unit.shard_dim_count++] = (tsr_shard_dim){o->split_cols[i], 1};
+        }
+    }
+    for (int i = 0; i < o->ignored_count; i++) {
+        TSR_TRY(matches_any(module, o->ignored[i], &matches));
+        if (matches || is_root) {
+            ignored[unit.ignored_count++] = o->ignored[i];
+        }
+    }
+    TSR_TRY(tsr_fully_shard(module, &unit));
+    return TSR_OK;
+}
+
 static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
@@ -52,9 +96,9 @@ static tsr_status apply_fsdp(tsri_job *job)
     }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
-        TSR_TRY(tsr_fully_shard(tsri_model_layer(&o->model, job->model, i), &o->fsdp));
+        TSR_TRY(make_unit(job, tsri_model_layer(&o->model, job->model, i)));
     }
-    TSR_TRY(tsr_fully_shard(job->model, &o->fsdp));
+    TSR_TRY(make_unit(job, job->model));
     return TSR_OK;
 }
 

@@ -15,7 +15,7 @@
 #include "nn/model.h"
 #include "optim/optim.h"
 
-#define TSRI_JOB_MAX_KEEP 8
+#define TSRI_JOB_MAX_NAMES 8
 
 typedef struct tsri_job_options {
     tsri_model_spec model;
@@ -25,7 +25,10 @@ typedef struct tsri_job_options {
     const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
     const char *tp_axis;   /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
     const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
-    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels are the preset's */
+    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels and patterns are not read */
+    const char *split_cols[TSRI_JOB_MAX_NAMES]; /* patterns: split along dim 1; borrowed */
+    const char *ignored[TSRI_JOB_MAX_NAMES];    /* patterns: taken by no unit; borrowed */
+    int split_cols_count, ignored_count;
     tsr_optimizer_options optim;
     tsr_loss_scale_options loss_scale;
     uint64_t seed;
@@ -37,7 +40,7 @@ typedef struct tsri_job_options {
     bool no_tp;             /* no tp plan: tp is an axis like the others */
     bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
     bool one_unit;          /* the whole model is one unit; default: one per block */
-    const char *checkpoint_keep[TSRI_JOB_MAX_KEEP]; /* operations that those run once, by name */
+    const char *checkpoint_keep[TSRI_JOB_MAX_NAMES]; /* operations that those run once, by name */
     int checkpoint_keep_count;
     bool offload_activations; /* what checkpointed blocks keep waits in host memory */
     bool scale_loss;          /* dynamic loss scaling by loss_scale */

@@ -163,6 +163,33 @@ static const tsri_option table[] = {
      .fallback = "1",
      .max = 1000,
      .help = "Units whose parameters are gathered ahead of the running one. 0: none."},
+    {.path = "parallel.backward_prefetch",
+     .type = TSRI_OPTION_CHOICE,
+     .offset = AT(parallel.backward_prefetch),
+     .fallback = "pre",
+     .choices = "pre, post, none",
+     .help = "When backward gathers the next unit. pre: before the gradients of the running\n"
+             "one; post: after them, which holds one unit less and hides less; none: when its\n"
+             "turn comes."},
+    {.path = "parallel.reshard_group",
+     .type = TSRI_OPTION_INT,
+     .offset = AT(parallel.reshard_group),
+     .fallback = "0",
+     .max = 1 << 20,
+     .help = "Ranks over which parameters stay split after forward, so that backward gathers\n"
+             "within them: the product of the last axes of level 3. 0: all of them."},
+    {.path = "parallel.shard_dims",
+     .type = TSRI_OPTION_NAMES,
+     .offset = AT(parallel.shard_dims),
+     .fallback = "none",
+     .help = "Parameters split along dim 1 instead of 0, as a list of patterns over their\n"
+             "names: [\"layers.*.mlp.down.weight\"]. Gathers and reductions copy them once more."},
+    {.path = "parallel.ignored",
+     .type = TSRI_OPTION_NAMES,
+     .offset = AT(parallel.ignored),
+     .fallback = "none",
+     .help = "Parameters that no unit takes, as a list of patterns over their names: whole on\n"
+             "every rank, and frozen."},
     {.path = "parallel.units",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.units),

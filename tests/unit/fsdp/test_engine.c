@@ -282,6 +282,36 @@ static void prefetch_depth_is_kept(void)
     }
 }
 
+/* What a job's patterns say, and to the units that they match in alone. */
+static void patterns_reach_their_units(void)
+{
+    tsri_job_options o = small_job(2, 2, 1);
+    int split = 0;
+    int frozen = 0;
+    rig r;
+
+    o.split_cols[0] = "layers.*.mlp.down.weight";
+    o.split_cols_count = 1;
+    o.ignored[0] = "layers.1.attn.o.weight";
+    o.ignored_count = 1;
+    REQUIRE_OK(open_rig(&o, 0, &r));
+    for (int i = 0; i < r.job->param_count; i++) {
+        const tsr_param *p = r.job->params[i];
+
+        split += p->by_cols;
+        frozen += p->spec.frozen;
+        CHECK_EQ(p->by_cols, strstr(tsr_param_name(p), "mlp.down") != NULL);
+        CHECK_EQ(p->spec.frozen, strcmp(tsr_param_name(p), "layers.1.attn.o.weight") == 0);
+    }
+    CHECK_EQ(split, LAYERS);
+    CHECK_EQ(frozen, 1);
+    CHECK_OK(step(&r, 0));
+    close_rig(&r);
+    o.ignored[0] = "layers.7.*";
+    CHECK_STATUS(TSR_ERR_INVALID, open_rig(&o, 0, &r));
+    close_rig(&r);
+}
+
 static tsr_status gradients_are_there(void *context, tsri_job *job)
 {
     int *seen = context;
@@ -370,6 +400,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"presets_hold_what_they_say", presets_hold_what_they_say},
     {"every_dropped_edge_is_a_race", every_dropped_edge_is_a_race},
     {"prefetch_depth_is_kept", prefetch_depth_is_kept},
+    {"patterns_reach_their_units", patterns_reach_their_units},
     {"gradients_are_of_one_step", gradients_are_of_one_step},
     {"misuse_is_named", misuse_is_named},
     {NULL, NULL},

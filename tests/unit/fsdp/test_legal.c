@@ -149,6 +149,26 @@ static void modules_that_cannot_be_units(void)
     close_rig(&r);
 }
 
+/* Groups of k ranks are whole axes, and the message says which k there are. */
+static void legal_groups_are_listed(void)
+{
+    tsr_fsdp_options o = {.levels = {{"replicate", TSR_LEVEL_PARAMS}, {"node", TSR_LEVEL_PARAMS}},
+                          .reshard_group = 3};
+    rig r;
+
+    REQUIRE_OK(open_rig(&r));
+    CHECK_EQ(apply(&r, &o), TSR_ERR_INVALID);
+    CHECK(strstr(tsr_error_message(), "groups of 3 within 8 ranks of level 3, where 2, 4 fits"));
+    tsr_error_clear();
+    close_rig(&r);
+    REQUIRE_OK(open_rig(&r));
+    o.levels[0].axis = NULL;
+    CHECK_EQ(apply(&r, &o), TSR_ERR_INVALID);
+    CHECK(strstr(tsr_error_message(), "groups of 3 within 2 ranks of level 3, where none fits"));
+    tsr_error_clear();
+    close_rig(&r);
+}
+
 /* Every pair of levels on two axes, and other levels for each unit. */
 static void levels_combine_freely(void)
 {
@@ -198,6 +218,7 @@ static void document_is_the_table(void)
 const tsr_test_case tsr_test_cases[] = {
     {"every_rule_has_its_message", every_rule_has_its_message},
     {"modules_that_cannot_be_units", modules_that_cannot_be_units},
+    {"legal_groups_are_listed", legal_groups_are_listed},
     {"levels_combine_freely", levels_combine_freely},
     {"document_is_the_table", document_is_the_table},
     {NULL, NULL},

@@ -74,7 +74,9 @@ static void every_key_of_the_design(void)
         "           prefetch: 2, units: model, param_dtype: bf16, reduce_dtype: bf16,\n"
         "           activation_checkpointing: none, offload: [optimizer, gradients], tp_plan: "
         "default,\n"
-        "           data_axes: [replicate, shard]}\n"
+        "           data_axes: [replicate, shard], backward_prefetch: post, reshard_group: 2,\n"
+        "           shard_dims: [\"layers.*.mlp.down.weight\"], ignored: [\"embed.*\", "
+        "head.weight]}\n"
         "train: {steps: 200, batch: 8, micro_batches: 2, seq: 256, lr: 3e-4, schedule: wsd,\n"
         "        warmup: 20, clip_norm: 1.0, seed: 7}\n"
         "optim: {kind: adamw, betas: [0.8, 0.99], eps: 1e-8, weight_decay: 0.1,\n"
@@ -99,6 +101,12 @@ static void every_key_of_the_design(void)
     CHECK_EQ(job.fsdp.reduce_dtype, TSR_BF16);
     CHECK_EQ(job.fsdp.reshard_after_forward, TSR_RESHARD_NEVER);
     CHECK_EQ(job.fsdp.prefetch_depth, 3);
+    CHECK_EQ(job.fsdp.backward_prefetch, TSR_PREFETCH_POST);
+    CHECK_EQ(job.fsdp.reshard_group, 2);
+    REQUIRE_EQ(job.split_cols_count, 1);
+    CHECK_STR(job.split_cols[0], "layers.*.mlp.down.weight");
+    REQUIRE_EQ(job.ignored_count, 2);
+    CHECK_STR(job.ignored[1], "head.weight");
     CHECK(job.one_unit);
     CHECK(job.optim.offload && job.fsdp.offload_grads && !job.fsdp.offload_params);
     CHECK(!job.scale_loss);
@@ -129,6 +137,9 @@ static void defaults_hold(void)
     CHECK_STR(job.preset, "hsdp");
     CHECK_EQ(job.fsdp.param_dtype, TSR_F32);
     CHECK_EQ(job.fsdp.prefetch_depth, 2);
+    CHECK_EQ(job.fsdp.backward_prefetch, TSR_PREFETCH_PRE);
+    CHECK_EQ(job.fsdp.reshard_group, 0);
+    CHECK_EQ(job.split_cols_count + job.ignored_count, 0);
     CHECK_EQ(job.optim.kind, TSR_ADAMW);
     CHECK_EQ(job.data_axis_count, 0);
     CHECK_EQ(config->train.steps, 200);
@@ -348,7 +359,8 @@ static void written_and_read_again(void)
         "optim: {kind: sgd, momentum: 0.9, nesterov: true, eps: 1.5e-7, betas: [0.1, "
         "0.123456789],\n"
         "  groups: [{match: '*.b\"ias', lr_scale: 3}, {match: \"{a,b}.**\", weight_decay: 0.25}]}\n"
-        "parallel: {data_axes: [a_1], param_dtype: bf16, reshard_after_forward: always}\n"
+        "parallel: {data_axes: [a_1], param_dtype: bf16, reshard_after_forward: always,\n"
+        "  backward_prefetch: none, shard_dims: ['layers.{0,1}.*'], ignored: ['*.\"x: y', b]}\n"
         "data: {path: \"odd: name #1\\\\ \\\"x\\\".txt\"}\n"
         "run: {dir: '-x y'}\n",
     };

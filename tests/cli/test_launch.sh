@@ -89,6 +89,21 @@ start 2 5 hello -n 2
 count err '^tessera: -n needs Open MPI.s mpirun.*apt-get install openmpi-bin' 1
 PATH=$PATH_BEFORE
 
+# Settings of Open MPI: ours, but for those that the environment has.
+printf '#!/bin/sh\necho "$@"\n' >"$folder/bin/mpirun"
+chmod +x "$folder/bin/mpirun"
+PATH="$folder/bin:$PATH_BEFORE"
+export OMPI_MCA_oob_tcp_keepalive_time=9
+start 0 5 hello -n 2 --hosts a:1,b:1
+count out '--host a:1,b:1 ' 1
+count out '--mca btl self,vader,tcp ' 1
+count out '--mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 2 ' 1
+none out 'oob_tcp_keepalive_time'
+unset OMPI_MCA_oob_tcp_keepalive_time
+start 0 5 hello -n 2 --hosts a:1,b:1
+count out '--mca oob_tcp_keepalive_time 3 ' 1
+PATH=$PATH_BEFORE
+
 # ---- jobs that go well ----
 start 0 20 hello word
 same 'output' 'hello 0/1 word' "$(cat "$folder/out")"

@@ -17,6 +17,7 @@
 
 #include "base/base.h"
 
+#include "tessera/tp.h"
 #include "tessera/world.h"
 
 #include <math.h>
@@ -53,6 +54,7 @@ typedef struct variant {
     bool checkpoint;     /* activation checkpointing of layers */
     bool explicit_calls; /* unshard and reshard between steps */
     bool fails;          /* each step fails twice before it is made */
+    bool tp;             /* layers split by rows over "tp" in place of "shard" */
 } variant;
 
 static const char *const ignored[] = {"layers.1.weight"};
@@ -217,8 +219,9 @@ static tsr_status open_tensors(rig *r)
 
 static tsr_status open_rig(tsr_world *world, const variant *v, bool single, rig *r)
 {
-    const tsr_mesh_axis axes[] = {{"replicate", 2}, {"shard", 2}};
+    const tsr_mesh_axis axes[] = {{"replicate", 2}, {v->tp ? "tp" : "shard", 2}};
     const tsr_mesh_axis one[] = {{"copies", 4}};
+    const tsr_tp_rule rows = {"layers.*", {.kind = TSR_TP_ROW}};
     const tsr_optimizer_options sgd = {.kind = TSR_SGD};
     tsr_param *const *params = NULL;
     int count = 0;
@@ -230,6 +233,9 @@ static tsr_status open_rig(tsr_world *world, const variant *v, bool single, rig 
         TSR_TRY(tsri_comm_claim_axis(r->comm, "copies", "one rank"));
     }
     TSR_TRY(make_model(r));
+    if (v->tp) {
+        TSR_TRY(tsr_tp_apply(r->module, "tp", &rows, 1));
+    }
     TSR_TRY(make_units(r));
     TSR_TRY(tsr_module_params(r->module, &params, &count));
     TSR_TRY(tsr_optimizer_create(r->comm, params, count, &sgd, &r->optimizer));
@@ -527,8 +533,42 @@ static void digest_finds_the_odd_one(void)
     tsr_world_close(&world);
 }
 
+/* A rank may not pass over a unit that others of its tp group run: they would wait for it inside.
+ * They say so, and where, before anything of it is exchanged. */
+static void tp_groups_pass_over_together(void)
+{
+    static const variant v = {"tp", .twice = NONE, .skip = 1, .tp = true};
+    const tsr_world_options cpu = {.backend = "cpu"};
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+    double loss = 0.0;
+    rig r;
+
+    REQUIRE_OK(tsr_world_open(NULL, NULL, &cpu, &world));
+    REQUIRE_OK(open_rig(world, &v, false, &r));
+    for (int i = 0; i < MICRO; i++) {
+        REQUIRE_OK(write_labels(&r, 0, i, false, false, r.labels[i]));
+    }
+    REQUIRE_OK(tsr_step_begin(r.tape, 0, r.labels, MICRO));
+    r.skips = tsr_test_rank() == 1;
+    status = micro_batch(&r, 0, 0, 0);
+    if (status == TSR_OK) {
+        status = tsr_step_loss(r.tape, &loss);
+    }
+    CHECK(status == TSR_ERR_DISAGREE || status == TSR_ERR_REMOTE);
+    if (tsr_test_rank() < 2) { /* the tp group itself */
+        CHECK(strstr(tsr_error_message(), "over \"tp\"") != NULL);
+        CHECK(strstr(tsr_error_message(), "layers.1") != NULL);
+    }
+    tsr_error_clear();
+    close_rig(&r);
+    tsr_world_close(&world);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"every_variant", every_variant},
     {"digest_finds_the_odd_one", digest_finds_the_odd_one},
+    {"tp_groups_pass_over_together",
+     tp_groups_pass_over_together}, /* last: ends the job's groups */
     {NULL, NULL},
 };

@@ -59,6 +59,10 @@ const char *tsri_cli_value(const tsri_cli *cli, const char *name);
 /** True if the option called name was given. */
 bool tsri_cli_has(const tsri_cli *cli, const char *name);
 
+/** With --hosts: the host (index among those named, first come first) of each of cli->ranks ranks
+ *  into node_of[cli->ranks]. */
+void tsri_cli_place(const tsri_cli *cli, int *node_of);
+
 /** For run(): print the trail of a failure; returns the exit status. */
 int tsri_cli_finish(tsr_status status);
 

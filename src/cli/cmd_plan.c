@@ -82,17 +82,12 @@ static int mesh_product(const tsri_config *config)
     return product <= MAX_RANKS ? (int)product : 0;
 }
 
-/* Where the configuration leaves the mesh open: shard within a node, replicate between nodes. */
 static tsr_status open_mesh(planning *p)
 {
-    tsri_mesh_text *mesh = &p->config->mesh;
     const int node = p->cluster.devices > 0 ? p->cluster.devices : p->ranks;
+    const int hosts = p->ranks <= node ? 1 : p->ranks % node == 0 ? p->ranks / node : 0;
 
-    if (mesh->count == 0 && p->ranks > node && p->ranks % node == 0) {
-        TSR_TRY(tsri_mesh_text_add(mesh, "replicate", strlen("replicate"), p->ranks / node));
-        TSR_TRY(tsri_mesh_text_add(mesh, "shard", strlen("shard"), node));
-    }
-    TSR_TRY(tsri_config_fit(p->config, p->ranks));
+    TSR_TRY(tsri_config_fit(p->config, p->ranks, hosts));
     return TSR_OK;
 }
 

@@ -18,6 +18,7 @@
 
 #include "cli/commands.h"
 #include "train/loop.h"
+#include "train/mesh_auto.h"
 
 static const double between_lines_s = 2.0; /* of steps, where lines stay */
 
@@ -46,13 +47,33 @@ static bool is_terminal(void)
     return isatty(STDOUT_FILENO) != 0 && kind != NULL && strcmp(kind, "dumb") != 0;
 }
 
+/* As the launcher will place the ranks: it fills the hosts of --hosts one by one. */
+static tsr_status find_hosts(const tsri_cli *cli, int *out)
+{
+    int *node_of = NULL;
+
+    if (cli->hosts == NULL) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc((size_t)cli->ranks, sizeof(int), &node_of));
+    tsri_cli_place(cli, node_of);
+    *out = tsri_mesh_hosts(node_of, cli->ranks);
+    tsri_free(&node_of);
+    return TSR_OK;
+}
+
 static tsr_status check(const tsri_cli *cli)
 {
+    const int ranks = cli->ranks > 0 ? cli->ranks : 1;
     tsri_config *config = NULL;
+    int hosts = 1;
     tsr_status status = TSR_OK;
 
     TSR_TRY(load(cli, &config));
-    status = tsri_train_check(config, cli->ranks > 0 ? cli->ranks : 1, cli->hosts == NULL);
+    status = find_hosts(cli, &hosts);
+    if (status == TSR_OK) {
+        status = tsri_train_check(config, ranks, hosts, cli->hosts == NULL);
+    }
     tsri_config_free(&config);
     TSR_TRY(status);
     (void)setenv("TSR_PROGRESS", is_terminal() ? "live" : "lines", 0);
@@ -114,6 +135,12 @@ static void show_start(void *context, const tsri_train_start *start)
     (void)fprintf(d->to, "%s of %s parameters on mesh %s, preset %s, %s\n", start->arch,
                   count_text((double)start->params, params, sizeof(params)), start->mesh,
                   start->preset, start->param_dtype);
+    if (start->mesh_reason[0] != '\0') {
+        (void)fprintf(d->to, "mesh auto: %s\n", start->mesh_reason);
+    }
+    if (start->binding[0] != '\0') {
+        (void)fprintf(d->to, "%s\n", start->binding);
+    }
     (void)fprintf(d->to, "data: %d file%s, %s, %lld sequences; this run reads them %.2f times\n",
                   start->data_files, start->data_files == 1 ? "" : "s",
                   tsri_format_bytes((double)start->data_bytes, bytes, sizeof(bytes)),

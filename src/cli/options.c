@@ -242,6 +242,45 @@ int tsri_cli_strip_launch(int argc, char **argv, char **out)
     return count;
 }
 
+static int slots_of(const char *entry)
+{
+    const char *colon = entry + strcspn(entry, ":,");
+
+    return *colon == ':' ? (int)strtol(colon + 1, NULL, 10) : 1;
+}
+
+static const char *next_entry(const char *entry)
+{
+    entry += strcspn(entry, ",");
+    return *entry == ',' ? entry + 1 : entry;
+}
+
+void tsri_cli_place(const tsri_cli *cli, int *node_of)
+{
+    int rank = 0;
+    int nodes = 0;
+
+    for (const char *entry = cli->hosts; rank < cli->ranks; entry = next_entry(entry)) {
+        const size_t length = strcspn(entry, ":,");
+        const int end = rank + slots_of(entry);
+        int node = nodes;
+        int before = 0;
+
+        /* A host that was named before goes on with its ranks. */
+        for (const char *at = cli->hosts; at < entry; at = next_entry(at)) {
+            if (strcspn(at, ":,") == length && strncmp(at, entry, length) == 0) {
+                node = node_of[before];
+                break;
+            }
+            before += slots_of(at);
+        }
+        nodes += node == nodes ? 1 : 0;
+        for (; rank < end && rank < cli->ranks; rank++) {
+            node_of[rank] = node;
+        }
+    }
+}
+
 const char *tsri_cli_value(const tsri_cli *cli, const char *name)
 {
     const char *value = NULL;

@@ -43,12 +43,13 @@ static tsr_status raise_xml(const char *name, const char *text)
                      name);
 }
 
-static tsr_status configure(hwloc_topology_t h)
+static tsr_status configure(hwloc_topology_t h, bool devices)
 {
     const unsigned long flags = HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED;
 
     if (hwloc_topology_set_flags(h, flags) != 0 ||
-        hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_ALL) != 0) {
+        hwloc_topology_set_io_types_filter(h, devices ? HWLOC_TYPE_FILTER_KEEP_ALL
+                                                      : HWLOC_TYPE_FILTER_KEEP_NONE) != 0) {
         return TSR_RAISE(TSR_ERR_INTERNAL, "hwloc refuses its flags: %s", strerror(errno));
     }
     return TSR_OK;
@@ -71,7 +72,7 @@ static tsr_status load(hwloc_topology_t h, tsri_topo_source source, const char *
     size_t bytes = 0;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(configure(h));
+    TSR_TRY(configure(h, source != TSRI_TOPO_LIVE_CORES));
     if (source == TSRI_TOPO_XML) {
         TSR_TRY(tsri_file_read(text, &file, &bytes));
         status = load_xml(h, text, file);
@@ -230,11 +231,11 @@ void tsri_topo_take_name(const char *text, char *out, size_t size)
 
 static void read_host(hwloc_topology_t h, tsri_topo_source source, tsri_topo *topo)
 {
-    static const char *const names[] = {"this machine", "XML", "XML", "synthetic"};
+    static const char *const names[] = {"this machine", "this machine", "XML", "XML", "synthetic"};
     const char *host = hwloc_obj_get_info_by_name(hwloc_get_root_obj(h), "HostName");
 
     (void)snprintf(topo->source, sizeof(topo->source), "%s", names[source]);
-    if (source == TSRI_TOPO_LIVE) {
+    if (source <= TSRI_TOPO_LIVE_CORES) {
         (void)gethostname(topo->host, sizeof(topo->host) - 1);
     } else if (host != NULL) {
         tsri_topo_take_name(host, topo->host, sizeof(topo->host));

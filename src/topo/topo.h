@@ -96,10 +96,11 @@ typedef struct tsri_topo {
 } tsri_topo;
 
 typedef enum tsri_topo_source {
-    TSRI_TOPO_LIVE = 0,  /* text is not used */
-    TSRI_TOPO_XML,       /* text is a path */
-    TSRI_TOPO_XML_TEXT,  /* text is the XML itself */
-    TSRI_TOPO_SYNTHETIC, /* text is a string such as "package:2 core:4 pu:2" */
+    TSRI_TOPO_LIVE = 0,   /* text is not used */
+    TSRI_TOPO_LIVE_CORES, /* the same without devices, which is faster */
+    TSRI_TOPO_XML,        /* text is a path */
+    TSRI_TOPO_XML_TEXT,   /* text is the XML itself */
+    TSRI_TOPO_SYNTHETIC,  /* text is a string such as "package:2 core:4 pu:2" */
 } tsri_topo_source;
 
 /**

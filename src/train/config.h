@@ -84,6 +84,7 @@ typedef struct tsri_config {
     struct {
         char *dir;
         int backend; /* auto, cpu */
+        int bind;    /* auto, none */
         double timeout_s;
         int64_t threads;
     } run;
@@ -92,6 +93,7 @@ typedef struct tsri_config {
     char *file;                                       /* NULL: none was read */
     tsri_option_place place[TSRI_CONFIG_MAX_OPTIONS]; /* by row of the table */
     bool is_set[TSRI_CONFIG_MAX_OPTIONS];
+    char mesh_reason[192];                              /* of a mesh that auto chose, or "" */
     tsri_model_spec spec;                               /* what model says */
     tsr_optimizer_group groups[TSRI_OPTION_MAX_GROUPS]; /* what optim.groups says */
 } tsri_config;
@@ -110,8 +112,9 @@ void tsri_config_free(tsri_config **pointer);
 /** Find out what the model is; tsri_config_load does. */
 tsr_status tsri_config_read_model(tsri_config *config);
 
-/** Give the mesh its sizes for ranks ranks. TSR_ERR_INVALID: they do not multiply to it. */
-tsr_status tsri_config_fit(tsri_config *config, int ranks);
+/** Give the mesh its sizes for ranks ranks on hosts hosts (as tsri_mesh_hosts counts them), or
+ *  choose it. TSR_ERR_INVALID: they do not multiply to it. */
+tsr_status tsri_config_fit(tsri_config *config, int ranks, int hosts);
 
 /** Every key with its value, as YAML. */
 void tsri_config_print(const tsri_config *config, tsri_text *text);

@@ -16,9 +16,11 @@
 #include <string.h>
 
 #include "checkpoint/hf.h"
+#include "topo/bind.h"
 #include "train/data.h"
 #include "train/host_memory.h"
 #include "train/hosts.h"
+#include "train/mesh_auto.h"
 #include "train/plan.h"
 #include "train/run_folder.h"
 #include "train/trace.h"
@@ -41,6 +43,7 @@ typedef struct training {
     tsr_world *dry_world;
     tsri_job *dry, *job;
     tsri_plan_numbers planned;
+    tsri_topo_binding binding;
     tsri_run_folder folder; /* of the speaker */
     tsri_text config_text, line, trace;
     tsri_traffic traffic;
@@ -123,15 +126,27 @@ close:
     return status;
 }
 
-tsr_status tsri_train_check(tsri_config *config, int ranks, bool one_host)
+tsr_status tsri_train_check(tsri_config *config, int ranks, int hosts, bool one_host)
 {
     tsri_data *data = NULL;
 
-    TSR_TRY(tsri_config_fit(config, ranks));
+    TSR_TRY(tsri_config_fit(config, ranks, hosts));
     TSR_TRY(tsri_run_folder_check(config->run.dir));
     TSR_TRY(open_data(config, &data));
     tsri_data_close(&data);
     TSR_TRY(check_job(config, ranks, one_host));
+    return TSR_OK;
+}
+
+/* Local. Before threads are counted and started. */
+static tsr_status bind(training *t)
+{
+    const tsri_boot_info *info = tsri_boot_get_info();
+
+    if (tsr_world_size(t->world) == 1 || t->config->run.bind != 0) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_topo_bind(info->local_rank, info->local_size, true, &t->binding));
     return TSR_OK;
 }
 
@@ -141,6 +156,7 @@ static tsr_status prepare(training *t, char *description)
     const int size = tsr_world_size(t->world);
     const int local_ranks = size > 1 ? tsri_boot_get_info()->local_size : 1;
 
+    TSR_TRY(bind(t));
     TSR_TRY(open_data(t->config, &t->data));
     TSR_TRY(tsri_data_describe(t->data, description, DESCRIPTION_BYTES));
     TSR_TRY(fill_options(t->config, local_ranks, &t->options));
@@ -152,8 +168,10 @@ static tsr_status prepare(training *t, char *description)
 
 static tsr_status fit(training *t, tsr_status loaded)
 {
+    const int size = tsr_world_size(t->world);
+
     TSR_TRY(loaded);
-    TSR_TRY(tsri_config_fit(t->config, tsr_world_size(t->world)));
+    TSR_TRY(tsri_config_fit(t->config, size, tsri_mesh_hosts(tsri_world_nodes(t->world), size)));
     tsri_config_print(t->config, &t->config_text);
     TSR_TRY(tsri_text_status(&t->config_text));
     return TSR_OK;
@@ -264,6 +282,8 @@ static void tell_start(const training *t)
         .run_dir_taken = t->folder.renamed,
         .arch = t->options.model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
         .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
+        .mesh_reason = t->config->mesh_reason,
+        .binding = t->binding.text,
         .preset = t->options.preset,
         .param_dtype = tsr_dtype_name(t->options.fsdp.param_dtype),
         .params = t->report.params,

@@ -20,8 +20,10 @@ typedef struct tsri_train_start {
     const char *arch, *mesh, *preset, *param_dtype;
     int64_t params, data_bytes, windows;
     int data_files;
-    size_t planned_bytes; /* of this rank */
-    double epochs;        /* passes over the data */
+    const char *mesh_reason; /* of a mesh that was chosen; else "" */
+    const char *binding;     /* of ranks to cores; "": was not asked for */
+    size_t planned_bytes;    /* of this rank */
+    double epochs;           /* passes over the data */
 } tsri_train_start;
 
 /** One step; a row of metrics.jsonl. */
@@ -56,9 +58,10 @@ typedef struct tsri_train_observer {
  * Local. Everything that can be seen before ranks start: fits config to ranks, looks at data, model
  * folder and run folder, and makes a dry run of the whole job as one of them.
  *
+ * @param hosts     As tsri_mesh_hosts counts those of the job.
  * @param one_host  All ranks run on this machine, whose memory must then hold them: TSR_ERR_NOMEM.
  */
-tsr_status tsri_train_check(tsri_config *config, int ranks, bool one_host);
+tsr_status tsri_train_check(tsri_config *config, int ranks, int hosts, bool one_host);
 
 /**
  * Train. Collective over the world; config (not yet fitted) is compared. Blocks. A failure ends the

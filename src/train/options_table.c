@@ -133,8 +133,9 @@ static const tsri_option table[] = {
      .offset = AT(mesh),
      .fallback = "auto",
      .help = "The ranks as a grid of named axes, the last varying fastest:\n"
-             "{replicate: 2, shard: 2, tp: 2}. One size may be -1: what is left. auto: all\n"
-             "ranks on shard. The axis tp is tensor parallel, the others carry data."},
+             "{replicate: 2, shard: 2, tp: 2}. One size may be -1: what is left. auto: shard\n"
+             "over the ranks of a host, replicate over hosts. The axis tp is tensor parallel,\n"
+             "the others carry data."},
     /* ---- parallel ---- */
     {.path = "parallel.preset",
      .type = TSRI_OPTION_CHOICE,
@@ -473,6 +474,13 @@ static const tsri_option table[] = {
      .min = 0.1,
      .max = 1e9,
      .help = "Seconds after which a rank that does not answer ends the job."},
+    {.path = "run.bind",
+     .type = TSRI_OPTION_CHOICE,
+     .offset = AT(run.bind),
+     .fallback = "auto",
+     .choices = "auto, none",
+     .help = "auto: each rank is bound to whole cores of its own and the memory near them, where\n"
+             "there are enough and the launcher has not bound it. none: the system decides."},
     {.path = "run.threads",
      .type = TSRI_OPTION_INT,
      .offset = AT(run.threads),

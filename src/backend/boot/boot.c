@@ -13,6 +13,7 @@
 
 #include <mpi.h>
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,6 +102,14 @@ free_node:
     return status;
 }
 
+static int usable_cpus(void)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+}
+
 tsr_status tsri_boot_init(int *argc, char ***argv, tsri_boot_info *out)
 {
     tsri_boot_info info = {0};
@@ -121,6 +130,7 @@ tsr_status tsri_boot_init(int *argc, char ***argv, tsri_boot_info *out)
     if (gethostname(info.host, sizeof info.host - 1) != 0) {
         (void)strcpy(info.host, "unknown");
     }
+    info.cpus = usable_cpus();
     boot.info = info;
     boot.ready = true;
     *out = info;

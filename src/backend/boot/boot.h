@@ -18,6 +18,7 @@ typedef struct tsri_boot_info {
     int rank, size;
     int local_rank, local_size; /* among the ranks on this host (shared memory) */
     int node, node_count;       /* index of this host in order of first rank */
+    int cpus;                   /* processors that this rank could use when it joined */
     char host[64];
 } tsri_boot_info;
 

@@ -27,9 +27,18 @@ static int cores(void)
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* Of the whole host's ranks together: before this one was bound to a share. */
+static int cores_of_ranks(void)
+{
+    const int joined = tsri_boot_get_info()->cpus;
+
+    return joined > 0 ? joined : cores();
+}
+
 int tsri_cpu_default_threads(int local_ranks)
 {
-    int threads = cores() / local_ranks;
+    const int share = cores_of_ranks() / local_ranks;
+    const int threads = share < cores() ? share : cores();
 
     return threads > 0 ? threads : 1;
 }
@@ -89,7 +98,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
     device->head.timeout_s = options->timeout_s > 0 ? options->timeout_s : DEFAULT_TIMEOUT_S;
     device->rank = options->world_rank;
     device->world = options->world_size;
-    device->spin_s = local > cores() ? 0 : TSRI_CPU_SPIN_S;
+    device->spin_s = local > cores_of_ranks() ? 0 : TSRI_CPU_SPIN_S;
     device->cache_bytes = tsri_cpu_cache_share(local);
     device->mpi_bytes = TSRI_CPU_MPI_BYTES;
     device->control_fd = -1;

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Choosing a mesh from hosts, ranks and memory. */
+#include "train/mesh_auto.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+int tsri_mesh_hosts(const int *node_of, int ranks)
+{
+    int hosts = 1;
+
+    for (int r = 1; r < ranks && node_of != NULL; r++) {
+        hosts = node_of[r] >= hosts ? node_of[r] + 1 : hosts;
+    }
+    if (ranks % hosts != 0) {
+        return 0;
+    }
+    for (int r = 0; r < ranks && node_of != NULL; r++) {
+        if (node_of[r] != r / (ranks / hosts)) {
+            return 0;
+        }
+    }
+    return hosts;
+}
+
+int tsri_mesh_tp_for_memory(size_t needed_bytes, size_t device_bytes, int divisor)
+{
+    if (needed_bytes == 0 || device_bytes == 0) {
+        return 1;
+    }
+    for (int tp = 1; tp < divisor; tp++) {
+        if (divisor % tp == 0 && (needed_bytes - 1) / (size_t)tp < device_bytes) {
+            return tp;
+        }
+    }
+    return divisor;
+}
+
+static tsr_status add_axis(tsri_mesh_text *mesh, const char *name, int size)
+{
+    TSR_TRY(tsri_mesh_text_add(mesh, name, strlen(name), size));
+    return TSR_OK;
+}
+
+tsr_status tsri_mesh_auto(const tsri_mesh_facts *facts, tsri_mesh_text *out, char *reason,
+                          size_t size)
+{
+    const int hosts = facts->hosts > 0 ? facts->hosts : 1;
+    const int local = facts->ranks / hosts;
+    const int divisor = facts->tp_divisor > 0 ? facts->tp_divisor : local;
+    const int tp = tsri_mesh_tp_for_memory(facts->needed_bytes, facts->device_bytes, divisor);
+    size_t used = 0;
+
+    if (facts->ranks % hosts != 0 || local % divisor != 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%d ranks on %d hosts, with tp in islands of %d",
+                         facts->ranks, hosts, divisor);
+    }
+    if (hosts > 1) {
+        TSR_TRY(add_axis(out, "replicate", hosts));
+    }
+    TSR_TRY(add_axis(out, "shard", local / tp));
+    if (tp > 1) {
+        TSR_TRY(add_axis(out, "tp", tp));
+    }
+    if (facts->hosts == 0) {
+        used = (size_t)snprintf(reason, size,
+                                "all ranks on shard: hosts have unequal numbers of ranks, or ranks "
+                                "are not numbered host by host");
+    } else if (hosts > 1) {
+        used = (size_t)snprintf(reason, size,
+                                "replicate over the %d hosts, shard over the %d ranks of each: "
+                                "gathers stay inside a host",
+                                hosts, local);
+    } else {
+        used = (size_t)snprintf(reason, size, "one host: shard over its %d rank%s", local,
+                                local == 1 ? "" : "s");
+    }
+    if (tp > 1 && used < size) {
+        (void)snprintf(reason + used, size - used, "; tp %d, because a rank's memory asks for it",
+                       tp);
+    }
+    return TSR_OK;
+}

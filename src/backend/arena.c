@@ -44,9 +44,10 @@ struct tsri_arena {
     int holdings_capacity;
     int live_count, tick;
 
-    tsri_arena_plan *plan; /* NULL: none yet */
-    tsr_buffer *buffer;    /* the plan's */
-    tsr_event *last_use;   /* [plan->count], of the newest step that came that far */
+    tsri_arena_plans *shared; /* where plans are looked up; NULL: nowhere */
+    tsri_arena_plan *plan;    /* NULL: none yet */
+    tsr_buffer *buffer;       /* the plan's */
+    tsr_event *last_use;      /* [plan->count], of the newest step that came that far */
     tsr_event carried[TSRI_STREAM_COUNT];
 
     own_buffer *own;
@@ -331,7 +332,7 @@ static tsr_status replan(tsri_arena *arena)
     if (arena->count == 0) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_arena_plan_create(arena->step, arena->count, &plan));
+    TSR_TRY(tsri_arena_plans_get(arena->shared, arena->step, arena->count, &plan));
     TSR_TRY(install_plan(arena, plan));
     return TSR_OK;
 }
@@ -564,4 +565,9 @@ tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from)
     TSR_TRY(tsri_arena_plan_copy(from->plan, &plan));
     TSR_TRY(install_plan(arena, plan));
     return TSR_OK;
+}
+
+void tsri_arena_share_plans(tsri_arena *arena, tsri_arena_plans *plans)
+{
+    arena->shared = plans;
 }

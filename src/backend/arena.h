@@ -79,3 +79,11 @@ size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int firs
 /** Allocate now what from's plan needs, and replay it from the next step on. Not inside a step.
  *  TSR_ERR_STATE if from has no plan. Blocks. */
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from);
+
+/** Plans made so far for ranks of one program. Ranks whose steps are alike need not plan again:
+ *  the search takes longer than the step on sim. */
+typedef struct tsri_arena_plans tsri_arena_plans;
+tsr_status tsri_arena_plans_create(tsri_arena_plans **out);
+void tsri_arena_plans_destroy(tsri_arena_plans **pointer);
+/** arena looks up its plans in plans, which outlives it, and enters new ones. */
+void tsri_arena_share_plans(tsri_arena *arena, tsri_arena_plans *plans);

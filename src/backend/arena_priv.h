@@ -41,3 +41,8 @@ typedef struct tsri_arena_plan {
 tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsri_arena_plan **out);
 tsr_status tsri_arena_plan_copy(const tsri_arena_plan *from, tsri_arena_plan **out);
 void tsri_arena_plan_destroy(tsri_arena_plan **plan);
+
+/** The plan of these intervals: a copy of the one in plans, or a new one, which is entered there.
+ *  plans NULL: a new one. */
+tsr_status tsri_arena_plans_get(tsri_arena_plans *plans, const tsri_interval *intervals, int count,
+                                tsri_arena_plan **out);

@@ -44,7 +44,7 @@ static tsr_status open_world(const tsri_job_options *options, int rank, int size
 }
 
 tsr_status tsri_rank_simulate(const tsri_job_options *options, int rank, int size,
-                              tsri_rank_run *out)
+                              tsri_arena_plans *plans, tsri_rank_run *out)
 {
     tsri_comm_ledgers kept = {0};
     tsr_world *world = NULL;
@@ -55,6 +55,7 @@ tsr_status tsri_rank_simulate(const tsri_job_options *options, int rank, int siz
     TSR_TRY(open_world(options, rank, size, &world));
     tsri_world_keep(world, &kept);
     TSR_TRY_GOTO(status, tsri_job_open(world, options, &job), close_world);
+    tsri_arena_share_plans(tsri_comm_arena(job->comm), plans);
     TSR_TRY_GOTO(status, run_steps(job, out), close_job);
 close_job:
     tsri_job_close(&job);
@@ -195,6 +196,25 @@ free_ledgers:
     return status;
 }
 
+static tsr_status simulate_classes(const tsri_job_options *options, tsri_ranks *ranks)
+{
+    tsri_arena_plans *plans = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_arena_plans_create(&plans));
+    for (int i = 0; i < ranks->class_count; i++) {
+        tsri_rank_class *c = &ranks->classes[i];
+
+        TSR_TRY_GOTO(status,
+                     tsri_rank_simulate(options, c->representative, ranks->size, plans, &c->run),
+                     destroy_plans);
+        c->run.summary.peak_label = c->run.label;
+    }
+destroy_plans:
+    tsri_arena_plans_destroy(&plans);
+    return status;
+}
+
 static tsr_status fill(const tsri_job_options *options, tsri_ranks *ranks)
 {
     uint64_t *numbers = NULL;
@@ -207,13 +227,7 @@ static tsr_status fill(const tsri_job_options *options, tsri_ranks *ranks)
                  free_numbers);
     TSR_TRY_GOTO(status, number_all(options, ranks->size, numbers, &mesh), free_numbers);
     TSR_TRY_GOTO(status, sort(ranks, numbers), release_mesh);
-    for (int i = 0; i < ranks->class_count; i++) {
-        tsri_rank_class *c = &ranks->classes[i];
-
-        TSR_TRY_GOTO(status, tsri_rank_simulate(options, c->representative, ranks->size, &c->run),
-                     release_mesh);
-        c->run.summary.peak_label = c->run.label;
-    }
+    TSR_TRY_GOTO(status, simulate_classes(options, ranks), release_mesh);
     TSR_TRY_GOTO(status, match_ranks(ranks, mesh), release_mesh);
 release_mesh:
     tsr_mesh_release(&mesh);

@@ -42,9 +42,10 @@ typedef struct tsri_ranks {
     tsri_match_report match; /* all ranks against each other */
 } tsri_ranks;
 
-/** Local. Two steps of options as rank of size, on a sim world. *out is to be destroyed. */
+/** Local. Two steps of options as rank of size, on a sim world. *out is to be destroyed.
+ *  plans: of other ranks of the same options, or NULL. */
 tsr_status tsri_rank_simulate(const tsri_job_options *options, int rank, int size,
-                              tsri_rank_run *out);
+                              tsri_arena_plans *plans, tsri_rank_run *out);
 void tsri_rank_run_destroy(tsri_rank_run *run);
 
 /** Local. A number for each rank of job's mesh, in numbers_out[ranks]: equal numbers, equal

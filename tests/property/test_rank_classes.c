@@ -139,7 +139,7 @@ static void check_rank(const tsri_job_options *o, const tsri_ranks *ranks, int r
     const tsri_rank_class *c = &ranks->classes[ranks->class_of[rank]];
     tsri_rank_run own;
 
-    REQUIRE_OK(tsri_rank_simulate(o, rank, ranks->size, &own));
+    REQUIRE_OK(tsri_rank_simulate(o, rank, ranks->size, NULL, &own));
     const int at = first_difference(&own, &c->run, true);
 
     if (at >= 0) {

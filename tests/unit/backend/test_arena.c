@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /* The arena on sim, with the race check watching every range it hands out: replay, waits across
  * streams and steps, departures, short and abandoned steps, adoption, and allocation failures. */
-#include "backend/arena.h"
+#include "backend/arena_priv.h"
+
 #include "backend/dispatch.h"
 #include "backend/recorder.h"
 #include "base/base.h"
@@ -480,6 +481,56 @@ static void test_out_of_memory_leaks_nothing(void)
     CHECK(n > 50);
 }
 
+/* Ranks that do the same share a plan; one byte more, and they do not. */
+static void test_plans_are_shared(void)
+{
+    tsri_arena_plans *plans = NULL;
+    tsri_arena_stats stats[2];
+    REQUIRE_OK(tsri_arena_plans_create(&plans));
+    for (uint64_t key = 1; key <= 6; key++) {
+        for (int rank = 0; rank < 2; rank++) {
+            fixture f;
+            REQUIRE_OK(open_all(&f, false));
+            tsri_arena_share_plans(f.arena, plans);
+            for (int step = 0; step < 3; step++) {
+                CHECK_OK(random_step(&f, key, 100, false));
+            }
+            tsri_arena_get_stats(f.arena, &stats[rank]);
+            CHECK_EQ(stats[rank].departures, 0);
+            close_all(&f);
+        }
+        CHECK_EQ(stats[0].planned_bytes, stats[1].planned_bytes);
+        CHECK_EQ(stats[0].live_peak_bytes, stats[1].live_peak_bytes);
+        CHECK_EQ(stats[0].interval_count, stats[1].interval_count);
+    }
+    tsri_arena_plans_destroy(&plans);
+    CHECK(plans == NULL);
+}
+
+static void test_plans_are_of_their_intervals_alone(void)
+{
+    tsri_interval step[] = {
+        {.bytes = 100, .size = 256, .label = "a", .birth = 0, .death = 2},
+        {.bytes = 300, .size = 512, .label = "b", .birth = 1, .death = 3},
+    };
+    tsri_arena_plans *plans = NULL;
+    tsri_arena_plan *plan = NULL;
+    REQUIRE_OK(tsri_arena_plans_create(&plans));
+    for (int i = 0; i < 6; i++) {
+        /* 0 makes it, 1 finds it; 2 is another, 3 finds that; 4 and 5 find the first again. */
+        step[1].bytes = i == 2 || i == 3 ? 301 : 300;
+        REQUIRE_OK(tsri_arena_plans_get(plans, step, 2, &plan));
+        CHECK_EQ(plan->intervals[1].bytes, step[1].bytes);
+        CHECK_EQ(plan->bytes, 768);
+        CHECK_EQ(plan->intervals[0].label != NULL, i == 0 || i == 2); /* copies have no labels */
+        tsri_arena_plan_destroy(&plan);
+    }
+    REQUIRE_OK(tsri_arena_plans_get(plans, step, 1, &plan));
+    CHECK_EQ(plan->bytes, 256);
+    tsri_arena_plan_destroy(&plan);
+    tsri_arena_plans_destroy(&plans);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"replay_gives_the_same_places_and_allocates_nothing",
      test_replay_gives_the_same_places_and_allocates_nothing},
@@ -490,6 +541,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"states", test_states},
     {"abandoned_steps", test_abandoned_steps},
     {"adoption", test_adoption},
+    {"plans_are_shared", test_plans_are_shared},
+    {"plans_are_of_their_intervals_alone", test_plans_are_of_their_intervals_alone},
     {"out_of_memory_leaks_nothing", test_out_of_memory_leaks_nothing},
     {NULL, NULL},
 };

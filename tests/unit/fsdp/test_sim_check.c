@@ -429,6 +429,42 @@ static void failures_are_told(void)
     CHECK_STATUS(TSR_ERR_INVALID, tsr_sim_check(4, NULL, NULL, NULL));
 }
 
+/* Opens and closes, leaving nothing behind when it fails. */
+static tsr_status only_open(tsr_world *world, void *context)
+{
+    const tsr_mesh_axis axes[] = {{"shard", 3}};
+    tsr_mesh *mesh = NULL;
+    tsr_comm *comm = NULL;
+    tsr_status status = TSR_OK;
+
+    (void)context;
+    TSR_TRY(tsr_mesh_create(tsr_world_size(world), axes, 1, NULL, &mesh));
+    TSR_TRY_GOTO(status, tsr_comm_open(world, mesh, NULL, &comm), release_mesh);
+    tsr_comm_release(&comm);
+release_mesh:
+    tsr_mesh_release(&mesh);
+    return status;
+}
+
+static void memory_may_run_out(void)
+{
+    int n = 0;
+    tsr_status status = TSR_ERR_NOMEM;
+
+    while (status != TSR_OK && n < 1000) {
+        const int64_t live = tsri_alloc_live();
+
+        tsri_alloc_fail_at(++n);
+        status = tsr_sim_check(3, only_open, NULL, NULL);
+        tsri_alloc_fail_at(0);
+        CHECK(status == TSR_OK || status == TSR_ERR_NOMEM);
+        CHECK_EQ(tsri_alloc_live(), live);
+        tsr_error_clear();
+    }
+    CHECK_EQ(status, TSR_OK);
+    CHECK(n > 30);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"clean_programs_pass", clean_programs_pass},
     {"unit_that_one_rank_does_not_shard", unit_that_one_rank_does_not_shard},
@@ -439,5 +475,6 @@ const tsr_test_case tsr_test_cases[] = {
     {"comms_are_compared", comms_are_compared},
     {"two_orders_on_two_axes", two_orders_on_two_axes},
     {"failures_are_told", failures_are_told},
+    {"memory_may_run_out", memory_may_run_out},
     {NULL, NULL},
 };

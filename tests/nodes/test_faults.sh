@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Tessera authors
 #
-# test_faults.sh TESSERA: a rank that is killed on the other host, a link that goes down, and messages
+# test_faults.sh TESSERA: a rank that is killed or stopped on the other host, a link that goes down, and messages
 # that take the wrong interface from the start, end the job with a failure in seconds, and leave no
 # process on either host.
 set -u
@@ -13,9 +13,11 @@ nodes_up 200mbit
 # shellcheck source=tests/nodes/config.sh
 . "$nodes_here/config.sh"
 
+# begin NAME TIMEOUT: train until told otherwise; returns when steps are under way.
 begin() {
     on "$node_a" timeout 100 "$tessera" train "$scratch/llama.yaml" train.steps=100000 \
-        --hosts "$node_a:2,$node_b:2" "run.dir=$scratch/$1" > "$scratch/out" 2> "$scratch/err" &
+        --hosts "$node_a:2,$node_b:2" "run.dir=$scratch/$1" "run.timeout_s=$2" \
+        > "$scratch/out" 2> "$scratch/err" &
     runner=$!
     tries=0
     until [ -s "$scratch/$1/metrics.jsonl" ] || [ $tries -ge 200 ]; do
@@ -31,7 +33,7 @@ ended() {
     wait $runner
     status=$?
     took=$(($(date +%s) - before))
-    echo "$1: status $status after $took s: $(tail -n 1 "$scratch/err")"
+    echo "$1: status $status after $took s: $(grep -E -m 1 "$3" "$scratch/err")"
     if [ $status = 0 ] || [ $status = 124 ]; then
         complain "$1: status $status, wants a failure"
     fi
@@ -47,14 +49,22 @@ ended() {
     done
 }
 
-begin killed
-victim=$(ip netns pids "$node_b" | while read -r pid; do
-    [ "$(cat "/proc/$pid/comm")" = "$(basename "$tessera" | cut -c 1-15)" ] && echo "$pid"
-done | tail -n 1)
-kill -9 "$victim" || complain 'no rank to kill on the other host'
+# One of the ranks on the other host.
+victim() {
+    ip netns pids "$node_b" | while read -r pid; do
+        [ "$(cat "/proc/$pid/comm")" = "$(basename "$tessera" | cut -c 1-15)" ] && echo "$pid"
+    done | tail -n 1
+}
+
+begin killed 600
+kill -9 "$(victim)" || complain 'no rank to kill on the other host'
 ended killed 10 "^tessera: rank [23] on host $node_b was killed by signal 9"
 
-begin cut
+begin stopped 5
+kill -STOP "$(victim)" || complain 'no rank to stop on the other host'
+ended stopped 25 'rank\(s\) [0-9, ]*[23] did not (arrive at|finish) '
+
+begin cut 600
 ip -n "$node_switch" link set dev portb down
 # 3 s without traffic, then 2 probes in 2 s each.
 ended cut 20 '^tessera: host .* no longer answers .*the job was ended'

@@ -4,6 +4,7 @@
 /* Ranks of one class do the same: every rank's own ledger equals its class's entry by entry, on
  * meshes and sizes where little divides. And a thousand ranks, timed. */
 #include "base/base.h"
+#include "base/rng.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,10 @@
 
 #include "support/tsr_test.h"
 #include "train/ranks.h"
+
+enum {
+    RANDOM_SETTINGS = 200
+};
 
 static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
 
@@ -172,39 +177,87 @@ static int distinct_ledgers(const tsri_ranks *ranks)
     return distinct;
 }
 
+typedef struct tally {
+    int ranks, classes, distinct;
+} tally;
+
+static void check_setting(const setting *s, const char *preset, tally *sum)
+{
+    const int size = s->mesh[0] * s->mesh[1] * s->mesh[2];
+    const tsri_job_options o = options_of(s, preset);
+    tsri_ranks *ranks = NULL;
+    const tsr_status status = tsri_ranks_check(&o, size, &ranks);
+
+    if (status != TSR_OK) {
+        (void)fprintf(stderr, "%s, %s\n", s->name, preset);
+    }
+    REQUIRE_OK(status);
+    CHECK_STR(ranks->match.text, "");
+    for (int rank = 0; rank < size; rank++) {
+        check_rank(&o, ranks, rank, s->name);
+    }
+    sum->ranks += size;
+    sum->classes += ranks->class_count;
+    sum->distinct += distinct_ledgers(ranks);
+    tsri_ranks_destroy(&ranks);
+}
+
+/* Classes differ where ledgers do, and hardly anywhere else. */
+static void check_tally(const tally *sum)
+{
+    (void)printf("%d ranks in %d classes, %d distinct ledgers\n", sum->ranks, sum->classes,
+                 sum->distinct);
+    CHECK(sum->classes < sum->ranks);
+    CHECK(sum->classes <= sum->distinct + sum->distinct / 4);
+}
+
 static void every_rank_equals_its_class(void)
 {
-    int ranks_seen = 0;
-    int classes = 0;
-    int distinct = 0;
+    tally sum = {0};
 
     for (size_t s = 0; s < sizeof(settings) / sizeof(settings[0]); s++) {
-        const int size = settings[s].mesh[0] * settings[s].mesh[1] * settings[s].mesh[2];
-
         for (int p = 0; p < 6; p++) {
-            const tsri_job_options o = options_of(&settings[s], presets[p]);
-            tsri_ranks *ranks = NULL;
-
-            const tsr_status status = tsri_ranks_check(&o, size, &ranks);
-
-            if (status != TSR_OK) {
-                (void)fprintf(stderr, "%s, %s\n", settings[s].name, presets[p]);
-            }
-            REQUIRE_OK(status);
-            CHECK_STR(ranks->match.text, "");
-            for (int rank = 0; rank < size; rank++) {
-                check_rank(&o, ranks, rank, settings[s].name);
-            }
-            ranks_seen += size;
-            classes += ranks->class_count;
-            distinct += distinct_ledgers(ranks);
-            tsri_ranks_destroy(&ranks);
+            check_setting(&settings[s], presets[p], &sum);
         }
     }
-    (void)printf("%d ranks in %d classes, %d distinct ledgers\n", ranks_seen, classes, distinct);
-    CHECK(classes < ranks_seen);
-    /* Not one class per rank, and not many more than needed. */
-    CHECK(classes <= distinct + distinct / 4);
+    check_tally(&sum);
+}
+
+static int draw(uint64_t key, uint64_t index, int least, int most)
+{
+    return least + (int)(tsri_rng_word(key, index) % (uint32_t)(most - least + 1));
+}
+
+/* Any sizes that the model takes. */
+static void random_settings(void)
+{
+    tally sum = {0};
+
+    for (uint64_t key = 1; key <= RANDOM_SETTINGS; key++) {
+        const int tp = 1 << draw(key, 0, 0, 2);
+        const int heads = tp * draw(key, 1, 1, 2);
+        const setting s = {.name = "random",
+                           .mesh = {draw(key, 2, 1, 3), draw(key, 3, 1, 4), tp},
+                           .heads = heads,
+                           .kv_heads = draw(key, 4, 0, 1) == 0 ? heads : 1,
+                           .dim = (int64_t)heads * 2 * draw(key, 5, 1, 4),
+                           .ffn = draw(key, 6, 1, 60),
+                           .vocab = draw(key, 7, 2, 60),
+                           .batch = draw(key, 8, 1, 9),
+                           .seq = draw(key, 9, 1, 9),
+                           .micro_batches = draw(key, 10, 1, 2),
+                           .sequence_parallel = draw(key, 11, 0, 1) == 1,
+                           .biases = draw(key, 12, 0, 1) == 1,
+                           .gpt2 = draw(key, 13, 0, 3) == 0,
+                           .checkpoint = draw(key, 14, 0, 2) == 0,
+                           .tied = draw(key, 15, 0, 2) == 0,
+                           .one_unit = draw(key, 16, 0, 4) == 0,
+                           .bf16 = draw(key, 17, 0, 2) == 0,
+                           .offload = draw(key, 18, 0, 4) == 0};
+
+        check_setting(&s, presets[draw(key, 19, 0, 5)], &sum);
+    }
+    check_tally(&sum);
 }
 
 /* ---- a thousand ranks ---- */
@@ -273,6 +326,7 @@ static void numbering_a_thousand_ranks(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"every_rank_equals_its_class", every_rank_equals_its_class},
+    {"random_settings", random_settings},
     {"numbering_a_thousand_ranks", numbering_a_thousand_ranks},
     {"a_thousand_ranks", a_thousand_ranks},
     {NULL, NULL},

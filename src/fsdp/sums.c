@@ -32,6 +32,12 @@ static void point(const unit *u, tsr_buffer *buffer, size_t offset)
     }
 }
 
+/* By a reduction, or by who has used them on compute since. */
+static tsr_event last_use(const unit *u)
+{
+    return tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced_seen, u->reduced);
+}
+
 static tsri_mem rest_range(const unit *u)
 {
     return (tsri_mem){.buffer = u->rest, .bytes = (size_t)u->grad_count * F32, .interval = -1};
@@ -71,7 +77,7 @@ tsr_status tsri_unit_rest_sums(unit *u)
         TSR_TRY(tsri_comm_buffer(u->comm, rest.bytes, TSRI_MEM_GRAD, u->module->path, &u->rest));
         rest.buffer = u->rest;
     }
-    TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), u->reduced));
+    TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), last_use(u)));
     TSR_TRY(tsri_unit_copy(u, kind, &u->sums, &rest, u->grad_count));
     tsri_unit_note_reduced(u, tsri_unit_stream(u, kind));
     u->rest_written = true;
@@ -93,9 +99,7 @@ tsr_status tsri_unit_await_sums(unit *u)
 void tsri_unit_drop_sums(unit *u)
 {
     if (u->sums_held) {
-        tsri_arena_release(
-            tsri_comm_arena(u->comm), &u->sums,
-            tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced_seen, u->reduced));
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, last_use(u));
         u->sums_held = false;
     }
     point(u, NULL, 0);

@@ -207,6 +207,12 @@ tsr_status tsri_stream_wait(tsr_stream *stream, tsr_event event)
     return TSR_OK;
 }
 
+bool tsri_event_done(tsr_event event)
+{
+    return event.stream == NULL || event.seq == 0 ||
+           event.stream->device->backend->event_done(event);
+}
+
 tsr_status tsri_stream_sync(tsr_stream *stream)
 {
     TSR_TRY(stream->device->backend->stream_sync(stream));

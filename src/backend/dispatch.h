@@ -35,6 +35,8 @@ void tsri_stream_close(tsr_stream **stream);
 tsr_event tsri_event_record(tsr_stream *stream);
 /** stream goes on only after event. A NULL event stream or the same stream is a no-op. */
 tsr_status tsri_stream_wait(tsr_stream *stream, tsr_event event);
+/** Whether event is reached. Does not block; says nothing of failures, which a sync tells. */
+bool tsri_event_done(tsr_event event);
 /** Blocks until stream has done everything enqueued. */
 tsr_status tsri_stream_sync(tsr_stream *stream);
 

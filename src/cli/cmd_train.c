@@ -47,21 +47,6 @@ static bool is_terminal(void)
     return isatty(STDOUT_FILENO) != 0 && kind != NULL && strcmp(kind, "dumb") != 0;
 }
 
-/* As the launcher will place the ranks: it fills the hosts of --hosts one by one. */
-static tsr_status find_hosts(const tsri_cli *cli, int *out)
-{
-    int *node_of = NULL;
-
-    if (cli->hosts == NULL) {
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_alloc((size_t)cli->ranks, sizeof(int), &node_of));
-    tsri_cli_place(cli, node_of);
-    *out = tsri_mesh_hosts(node_of, cli->ranks);
-    tsri_free(&node_of);
-    return TSR_OK;
-}
-
 static tsr_status check(const tsri_cli *cli)
 {
     const int ranks = cli->ranks > 0 ? cli->ranks : 1;
@@ -70,7 +55,7 @@ static tsr_status check(const tsri_cli *cli)
     tsr_status status = TSR_OK;
 
     TSR_TRY(load(cli, &config));
-    status = find_hosts(cli, &hosts);
+    status = tsri_cli_count_hosts(cli, &hosts);
     if (status == TSR_OK) {
         status = tsri_train_check(config, ranks, hosts, cli->hosts == NULL);
     }

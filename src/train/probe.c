@@ -13,6 +13,13 @@ static const double default_seconds = 2.0;
 static const double matters = 0.02;      /* of the kernels' time */
 static const double kernels_share = 0.5; /* of the time, where there are links */
 
+/* A unit of the model is about a block; its parameters travel in f32 at the most. */
+static double unit_bytes(const tsri_job_options *job)
+{
+    return 4.0 * (double)tsri_model_param_count(&job->model) /
+           (tsri_model_layers(&job->model) + 1.0);
+}
+
 tsr_status tsri_probe(tsr_world *world, const tsri_job_options *job, double seconds,
                       tsri_probe_report *out)
 {
@@ -23,7 +30,7 @@ tsr_status tsri_probe(tsr_world *world, const tsri_job_options *job, double seco
     (void)snprintf(out->machine.name, sizeof(out->machine.name), "measured");
     out->machine.inline_compute = true;
     TSR_TRY(tsri_probe_kernels(world, job, all * kernels_share, out));
-    TSR_TRY(tsri_probe_links(world, all * (1.0 - kernels_share), out));
+    TSR_TRY(tsri_probe_links(world, unit_bytes(job), all * (1.0 - kernels_share), out));
     out->machine.memory_bytes =
         (double)tsri_host_memory_available() * out->hosts / out->ranks; /* equal hosts */
     if (out->ranks > 1) {

@@ -23,14 +23,15 @@
 
 enum {
     MOST_LAYERS = 2,
-    LEAST_STEPS = 2,
+    LEAST_STEPS = 3,
     MOST_STEPS = 15,
     COPY_ROUNDS = 5
 };
 
+static const double least_bytes = 128 << 10; /* a call's, for a rate: some 10 us */
 static const size_t copy_bytes = (size_t)8 << 20;
 
-/* What a step says, and then its median or mean. Doubles alone: it is exchanged as such. */
+/* What a step says. Doubles alone: it is exchanged as such. */
 typedef struct step_figures {
     double kernel_s[TSRK_COUNT];
     double gap_s; /* between operations of the compute stream, all of them */
@@ -258,10 +259,69 @@ out:
     return status;
 }
 
+/* values[count] of every rank become those of the slowest host: ranks of a host share its cores, so
+ * one is late where another was early, but hosts wait for each other. */
+static tsr_status take_slowest_host(const tsr_world *world, double *values, int count)
+{
+    const int ranks = tsr_world_size(world);
+    const int *nodes = tsri_world_nodes(world);
+    double *all = NULL;
+    tsr_status status = TSR_OK;
+
+    if (ranks == 1) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all));
+    TSR_TRY_GOTO(status, tsri_boot_all_gather(values, sizeof(*values) * (size_t)count, all), out);
+    memset(values, 0, sizeof(*values) * (size_t)count);
+    for (int i = 0; i < ranks * count; i++) { /* rank i / count stands for its host */
+        double sum = 0.0;
+        int members = 0;
+
+        for (int r = 0; r < ranks; r++) {
+            const bool same = nodes[r] == nodes[i / count];
+
+            sum += same ? all[r * count + i % count] : 0.0;
+            members += same ? 1 : 0;
+        }
+        values[i % count] = sum / members > values[i % count] ? sum / members : values[i % count];
+    }
+out:
+    tsri_free(&all);
+    return status;
+}
+
+/* Mean of steps and ranks, as a whole stretched to the median step of the slowest host: preemptions
+ * hit now this kernel, now that, and medians of each would leave them out. */
+static tsr_status sum_up(const kernel_probe *p, int steps, step_figures *out)
+{
+    double mean[FIGURES] = {0.0};
+    double last[MOST_STEPS];
+
+    for (int i = 0; i < steps; i++) {
+        double one[FIGURES];
+
+        memcpy(one, &p->steps[i], sizeof(one));
+        for (int f = 0; f < FIGURES; f++) {
+            mean[f] += one[f] / steps;
+        }
+        last[i] = p->steps[i].step_s;
+    }
+    TSR_TRY(average(p->world, mean, FIGURES));
+    TSR_TRY(take_slowest_host(p->world, last, steps));
+    memcpy(out, mean, sizeof(*out));
+    const double stretch = tsri_bench_median(last, steps) / out->step_s;
+
+    for (int f = 0; f < FIGURES; f++) {
+        mean[f] *= stretch;
+    }
+    memcpy(out, mean, sizeof(*out));
+    return TSR_OK;
+}
+
 static tsr_status run_steps(kernel_probe *p, double seconds, step_figures *out, int *steps_out)
 {
     step_figures first;
-    double values[MOST_STEPS];
     int steps = LEAST_STEPS;
 
     /* The first step records its memory, the second plans it. */
@@ -274,14 +334,7 @@ static tsr_status run_steps(kernel_probe *p, double seconds, step_figures *out, 
     for (int i = 0; i < steps; i++) {
         TSR_TRY(run_step(p, 2 + i, &p->steps[i]));
     }
-    for (int f = 0; f < FIGURES; f++) {
-        for (int i = 0; i < steps; i++) {
-            memcpy(&values[i], (const char *)&p->steps[i] + (sizeof(double) * (size_t)f),
-                   sizeof(double));
-        }
-        values[0] = tsri_bench_median(values, steps);
-        memcpy((char *)out + (sizeof(double) * (size_t)f), &values[0], sizeof(double));
-    }
+    TSR_TRY(sum_up(p, steps, out));
     *steps_out = steps;
     return TSR_OK;
 }
@@ -315,6 +368,28 @@ free_host:
 
 /* ---- rates ---- */
 
+/* Whether calls of a kernel are so short that its launch is what they take. */
+static bool is_short(const kernel_probe *p, int id)
+{
+    return p->flops[id] <= 0.0 && p->bytes[id] < p->calls[id] * least_bytes;
+}
+
+/* Seconds beyond the bytes of short kernels belong to their launch, and so to everyone's. */
+static double launch_s(const kernel_probe *p, const step_figures *mean, double bytes_per_s)
+{
+    double short_s = 0.0;
+    double calls = 0.0;
+
+    for (int id = 0; id < TSRK_COUNT; id++) {
+        const double beyond = mean->kernel_s[id] - (p->bytes[id] / bytes_per_s);
+
+        calls += p->calls[id];
+        short_s += is_short(p, id) && beyond > 0.0 ? beyond : 0.0;
+    }
+    return (p->operations > 0.0 ? mean->gap_s / p->operations : 0.0) +
+           (calls > 0.0 ? short_s / calls : 0.0);
+}
+
 static void fill_machine(const kernel_probe *p, const step_figures *mean, tsri_probe_report *out)
 {
     tsri_machine *m = &out->machine;
@@ -326,18 +401,17 @@ static void fill_machine(const kernel_probe *p, const step_figures *mean, tsri_p
 
         out->kernel_s[id] = mean->kernel_s[id];
         out->kernel_calls[id] = p->calls[id];
-        if (mean->kernel_s[id] > 0.0 && work > 0.0) {
-            m->kernel_rate[id] = work / mean->kernel_s[id];
+        if (mean->kernel_s[id] <= 0.0 || work <= 0.0 || is_short(p, id)) {
+            continue;
         }
-        if (p->flops[id] <= 0.0) {
-            moved += p->bytes[id];
-            moving_s += mean->kernel_s[id];
-        }
+        m->kernel_rate[id] = work / mean->kernel_s[id];
+        moved += p->flops[id] > 0.0 ? 0.0 : p->bytes[id];
+        moving_s += p->flops[id] > 0.0 ? 0.0 : mean->kernel_s[id];
     }
     m->bytes_per_s = moving_s > 0.0 ? moved / moving_s : p->copy_rate;
     m->flops[TSRI_MACHINE_F32] = m->kernel_rate[TSRK_MATMUL];
     m->flops[TSRI_MACHINE_HALF] = m->kernel_rate[TSRK_MATMUL];
-    m->launch_s = p->operations > 0.0 ? mean->gap_s / p->operations : 0.0;
+    m->launch_s = launch_s(p, mean, m->bytes_per_s);
     m->host_bytes_per_s = p->copy_rate;
 }
 
@@ -350,7 +424,6 @@ static tsr_status measure(kernel_probe *p, const tsri_job_options *options, doub
     TSR_TRY(tsri_alloc(MOST_STEPS, sizeof(*p->steps), &p->steps));
     TSR_TRY(run_steps(p, seconds, &mean, &out->steps));
     TSR_TRY(time_copies(p));
-    TSR_TRY(average(p->world, (double *)(void *)&mean, FIGURES));
     TSR_TRY(average(p->world, &p->copy_rate, 1));
     fill_machine(p, &mean, out);
     out->step_s = mean.step_s;

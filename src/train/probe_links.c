@@ -5,13 +5,17 @@
  * Links, from collectives that all groups of a kind make at once.
  *
  * A cell is one kind of collective, over one set of axes, of one size. Its calls follow each other,
- * each waited for, as compute waits; a sample is the time of some calls, on the slowest rank; the
- * cell's time is the median of its samples. Sizes are a small one, for the latency, a middle one,
- * and as large a one as the time allows.
+ * each waited for. In a step a collective begins when compute goes on with what the one before it
+ * brought, and the thread that moves it has to get a core first; later compute waits for it. So
+ * small calls, which tell the latency, are made while the rank multiplies matrices, and large ones,
+ * which tell the rate, while it does nothing. A sample is the time of some calls, on the slowest
+ * rank; the cell's time is the median of its samples. Sizes are a small one, for the latency, and
+ * that of a unit of the job, for the rate, or as much of it as the time allows.
  *
  * The machine's tiers are found from where ranks live. What machine.h says of a collective is
- * linear in the cost of a call, the latency of a hop and the time of a byte, so each tier is a
- * least-squares fit, from the nearest on; relative errors count, as cells differ a thousandfold.
+ * linear in the cost of a call, the latency of a hop and the time of a byte, so each tier is fitted
+ * by least squares, from the nearest on: the rate to large cells, then latencies to small ones,
+ * then the rate again, without the latencies. Relative errors count.
  */
 #include "probe_priv.h"
 #include "train/bench_priv.h"
@@ -23,7 +27,7 @@
 #include <string.h>
 
 enum {
-    SIZES = 3,
+    SIZES = 2,
     KINDS = 3,
     ROUNDS = 5,
     MOST_CALLS = 64,
@@ -32,7 +36,8 @@ enum {
     MOST_MASKS = TSRI_PROBE_MAX_ROWS / SIZES / KINDS
 };
 
-static const double small_bytes = 1 << 10, middle_bytes = 64 << 10, most_bytes = 16 << 20;
+static const double small_bytes = 1 << 10, middle_bytes = 256 << 10, most_bytes = 16 << 20;
+static const double enough_bytes = 1 << 20, longest_budget_s = 10.0;
 static const double unlimited_bytes_per_s = 1e13; /* latency alone explains all times */
 static const tsri_coll_kind kinds[KINDS] = {TSRI_ALL_GATHER, TSRI_REDUCE_SCATTER, TSRI_ALL_REDUCE};
 
@@ -42,9 +47,30 @@ typedef struct link_probe {
     tsr_stream *stream;
     tsr_group *group; /* of the row being measured */
     tsr_buffer *in, *out;
+    bench_matmul work;  /* what compute does meanwhile */
+    double large_bytes; /* at most */
 } link_probe;
 
+enum {
+    WORK_SIDE = 192 /* of a matmul of some 0.1 ms */
+};
+
 /* ---- measuring ---- */
+
+static bool is_large(const tsri_probe_row *row)
+{
+    return row->bytes >= middle_bytes;
+}
+
+static tsr_status work_until(link_probe *p, tsr_event event)
+{
+    bench_rate ignored;
+
+    while (!tsri_event_done(event)) {
+        TSR_TRY(tsri_bench_matmul_run(&p->work, &ignored));
+    }
+    return TSR_OK;
+}
 
 static tsr_status make_calls(link_probe *p, const tsri_probe_row *row, int calls)
 {
@@ -62,6 +88,9 @@ static tsr_status make_calls(link_probe *p, const tsri_probe_row *row, int calls
 
     for (int i = 0; i < calls; i++) {
         TSR_TRY(tsri_collective(p->group, &coll, p->stream));
+        if (!is_large(row)) {
+            TSR_TRY(work_until(p, tsri_event_record(p->stream)));
+        }
         TSR_TRY(tsri_stream_sync(p->stream));
     }
     return TSR_OK;
@@ -117,16 +146,19 @@ static tsr_status measure_row(link_probe *p, tsri_probe_row *row, double budget_
     return TSR_OK;
 }
 
-/* As many bytes as rounds of calls can move in budget_s. */
+/* As many bytes as rounds of calls can move in budget_s, but enough that what a network lets pass
+ * at once does not count. */
 static tsr_status find_large(link_probe *p, tsri_probe_row *row, double budget_s)
 {
-    const double most = (double)p->in->bytes;
+    const double most = p->large_bytes;
     double once = 0.0;
 
-    row->bytes = round_bytes(middle_bytes * GROWTH, row->ranks);
+    row->bytes = round_bytes(middle_bytes, row->ranks);
     TSR_TRY(sample(p, row, 1, &once));
     TSR_TRY(sample(p, row, 1, &once));
-    while (row->bytes * GROWTH <= most && once * GROWTH * (ROUNDS + TRIES) < budget_s) {
+    while (row->bytes * GROWTH <= most &&
+           once * GROWTH * (ROUNDS + TRIES) <
+               (row->bytes < enough_bytes ? longest_budget_s : budget_s)) {
         row->bytes = round_bytes(row->bytes * GROWTH, row->ranks);
         TSR_TRY(sample(p, row, 1, &once));
     }
@@ -138,11 +170,11 @@ static tsr_status measure_kind(link_probe *p, const tsri_probe_row *like, double
 {
     for (int i = 0; i < SIZES; i++) {
         rows[i] = *like;
-        rows[i].bytes = round_bytes(i == 0 ? small_bytes : middle_bytes, like->ranks);
+        rows[i].bytes = round_bytes(small_bytes, like->ranks);
         if (i == SIZES - 1) {
-            TSR_TRY(find_large(p, &rows[i], budget_s / 2.0));
+            TSR_TRY(find_large(p, &rows[i], budget_s));
         }
-        TSR_TRY(measure_row(p, &rows[i], i == SIZES - 1 ? budget_s / 2.0 : budget_s / 4.0));
+        TSR_TRY(measure_row(p, &rows[i], i == SIZES - 1 ? 0.75 * budget_s : 0.25 * budget_s));
     }
     return TSR_OK;
 }
@@ -170,9 +202,10 @@ static tsr_status measure_masks(link_probe *p, const unsigned *masks, int count,
 
 /* Rows of all groups of masks[count] on mesh. */
 static tsr_status measure(tsr_world *world, tsr_mesh *mesh, const unsigned *masks, int count,
-                          double seconds, tsri_probe_row *rows, int *row_count)
+                          double large_bytes, double seconds, tsri_probe_row *rows, int *row_count)
 {
-    link_probe p = {.world = world};
+    const int64_t mnk[3] = {WORK_SIDE, WORK_SIDE, WORK_SIDE};
+    link_probe p = {.world = world, .large_bytes = large_bytes};
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsr_comm_open(world, mesh, NULL, &p.comm));
@@ -181,8 +214,11 @@ static tsr_status measure(tsr_world *world, tsr_mesh *mesh, const unsigned *mask
                  close);
     TSR_TRY_GOTO(
         status, tsri_comm_buffer(p.comm, (size_t)most_bytes, TSRI_MEM_OTHER, "out", &p.out), close);
+    TSR_TRY_GOTO(status, tsri_bench_matmul_open(p.comm, TSR_F32, mnk, false, false, &p.work),
+                 close);
     TSR_TRY_GOTO(status, measure_masks(&p, masks, count, seconds, rows, row_count), close);
 close:
+    tsri_bench_matmul_close(&p.work);
     tsri_buffer_release(&p.in);
     tsri_buffer_release(&p.out);
     tsr_comm_release(&p.comm);
@@ -309,38 +345,113 @@ static double hops_of(const tsri_reach *reach, const tsri_probe_row *row, int ti
     return rounds_of(row->kind) * reach->hops[tier] * (row->ranks - 1.0) / row->ranks;
 }
 
-/* Fit tier to the rows whose slowest tier it is; those before it are known. The first one gives the
- * cost of a call as well. */
+/* Which rows a fit is made to, and what of them it has to explain. */
+typedef struct fitting {
+    double rows[TSRI_PROBE_MAX_ROWS][TSRI_PROBE_UNKNOWNS];
+    double wanted[TSRI_PROBE_MAX_ROWS];
+    int count;
+} fitting;
+
+static void add_row(fitting *f, double s, double rest, double a, double b)
+{
+    const double least = 0.1 * s; /* noise may leave nothing to explain */
+
+    f->rows[f->count][0] = a;
+    f->rows[f->count][1] = b;
+    f->wanted[f->count++] = rest > least ? rest : least;
+}
+
+static void solve_fitting(const fitting *f, int unknowns, double *x)
+{
+    tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])f->rows, f->wanted, f->count, unknowns, x);
+}
+
+/* A link's figures: of a byte, of a hop and, for the nearest one, of a call. */
+typedef struct link_costs {
+    double byte_s, hop_s, call_s;
+} link_costs;
+
+/* What a row says about one link: seconds without those of links before it. */
+typedef struct link_row {
+    double s, bytes, hops;
+    bool large;
+} link_row;
+
+/* Large calls were made without compute beside them, and have none of its latency. */
+static void fit_byte(const link_row *rows, int count, link_costs *costs)
+{
+    fitting f = {.count = 0};
+    double x[TSRI_PROBE_UNKNOWNS];
+
+    for (int r = 0; r < count; r++) {
+        if (rows[r].large) {
+            add_row(&f, rows[r].s, rows[r].s, rows[r].bytes, 0.0);
+        }
+    }
+    solve_fitting(&f, 1, x);
+    costs->byte_s = x[0];
+}
+
+static void fit_latency(const link_row *rows, int count, bool first, link_costs *costs)
+{
+    fitting f = {.count = 0};
+    double x[TSRI_PROBE_UNKNOWNS] = {0.0};
+
+    for (int r = 0; r < count; r++) {
+        if (!rows[r].large) {
+            add_row(&f, rows[r].s, rows[r].s - (rows[r].bytes * costs->byte_s), rows[r].hops, 1.0);
+        }
+    }
+    solve_fitting(&f, first ? 2 : 1, x);
+    costs->hop_s = x[0];
+    costs->call_s = first ? x[1] : 0.0;
+}
+
+static link_costs fit_link(const link_row *rows, int count, bool first)
+{
+    link_costs costs = {0.0, 0.0, 0.0};
+
+    fit_byte(rows, count, &costs);
+    fit_latency(rows, count, first, &costs);
+    return costs;
+}
+
+static double rate_of(const link_costs *costs)
+{
+    return costs->byte_s > 1.0 / unlimited_bytes_per_s ? 1.0 / costs->byte_s
+                                                       : unlimited_bytes_per_s;
+}
+
+/* Fit tier to the rows whose slowest tier it is; those before it are known. */
 static void fit_tier(tsri_machine *m, int tier, const tsri_probe_row *rows, int count,
                      const tsri_reach *reach)
 {
-    double a[TSRI_PROBE_MAX_ROWS][TSRI_PROBE_UNKNOWNS];
-    double wanted[TSRI_PROBE_MAX_ROWS];
-    double x[TSRI_PROBE_UNKNOWNS];
+    link_row found[TSRI_PROBE_MAX_ROWS];
     int used = 0;
 
     for (int r = 0; r < count; r++) {
-        double rest = rows[r].s;
+        const bool large = is_large(&rows[r]);
+        double rest = rows[r].s - (tier > 0 && !large ? m->call_s : 0.0);
 
         if (reach[r].top != tier) {
             continue;
         }
-        for (int below = 0; below < tier; below++) {
+        for (int below = 0; below < tier && !large; below++) {
             rest -= hops_of(&reach[r], &rows[r], below) * m->tiers[below].hop_s;
         }
-        rest -= tier > 0 ? m->call_s : 0.0;
-        a[used][0] = hops_of(&reach[r], &rows[r], tier);
-        a[used][1] = tsri_machine_crossing(&reach[r], tier, (int)rows[r].kind, rows[r].bytes,
-                                           rows[r].ranks) *
-                     reach[r].shared[tier];
-        a[used][2] = 1.0;
-        wanted[used] = rest > 0.1 * rows[r].s ? rest : 0.1 * rows[r].s;
-        used++;
+        found[used++] =
+            (link_row){.s = rest > 0.1 * rows[r].s ? rest : 0.1 * rows[r].s,
+                       .bytes = tsri_machine_crossing(&reach[r], tier, (int)rows[r].kind,
+                                                      rows[r].bytes, rows[r].ranks) *
+                                reach[r].shared[tier],
+                       .hops = hops_of(&reach[r], &rows[r], tier),
+                       .large = large};
     }
-    tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])a, wanted, used, tier == 0 ? 3 : 2, x);
-    m->tiers[tier].hop_s = x[0];
-    m->tiers[tier].bytes_per_s = x[1] > 0.0 ? 1.0 / x[1] : unlimited_bytes_per_s;
-    m->call_s = tier == 0 ? x[2] : m->call_s;
+    const link_costs costs = fit_link(found, used, tier == 0);
+
+    m->tiers[tier].hop_s = costs.hop_s;
+    m->tiers[tier].bytes_per_s = rate_of(&costs);
+    m->call_s = tier == 0 ? costs.call_s : m->call_s;
 }
 
 /* ---- this machine's tiers ---- */
@@ -393,7 +504,8 @@ static void name_tiers(int ranks, int local, tsri_machine *m)
                                     : "network");
 }
 
-static tsr_status measure_tiers(tsr_world *world, int local, double seconds, tsri_probe_report *out)
+static tsr_status measure_tiers(tsr_world *world, int local, double large_bytes, double seconds,
+                                tsri_probe_report *out)
 {
     const int ranks = tsr_world_size(world);
     const int inner = local > 0 ? local : ranks;
@@ -418,9 +530,10 @@ static tsr_status measure_tiers(tsr_world *world, int local, double seconds, tsr
     }
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*ring), &ring));
     TSR_TRY_GOTO(status, tsr_mesh_create(ranks, axes, 2, NULL, &mesh), free_ring);
-    TSR_TRY_GOTO(status,
-                 measure(world, mesh, masks, count, seconds, out->measured, &out->row_count),
-                 release);
+    TSR_TRY_GOTO(
+        status,
+        measure(world, mesh, masks, count, large_bytes, seconds, out->measured, &out->row_count),
+        release);
     for (int r = 0; r < out->row_count; r++) {
         TSR_TRY_GOTO(status,
                      tsr_mesh_flat_ranks(mesh, out->measured[r].mask, tsr_world_rank(world), ring,
@@ -438,9 +551,13 @@ free_ring:
     return status;
 }
 
-tsr_status tsri_probe_links(tsr_world *world, double seconds, tsri_probe_report *out)
+tsr_status tsri_probe_links(tsr_world *world, double unit_bytes, double seconds,
+                            tsri_probe_report *out)
 {
     const int ranks = tsr_world_size(world);
+    const double large_bytes = unit_bytes > most_bytes     ? most_bytes
+                               : unit_bytes > enough_bytes ? unit_bytes
+                                                           : enough_bytes;
     int local = 0;
 
     TSR_TRY(find_hosts(world, &local));
@@ -450,7 +567,7 @@ tsr_status tsri_probe_links(tsr_world *world, double seconds, tsri_probe_report 
         out->machine.tiers[0].bytes_per_s = out->machine.host_bytes_per_s;
         return TSR_OK;
     }
-    TSR_TRY(measure_tiers(world, local, seconds, out));
+    TSR_TRY(measure_tiers(world, local, large_bytes, seconds, out));
     return TSR_OK;
 }
 
@@ -458,20 +575,20 @@ tsr_status tsri_probe_links(tsr_world *world, double seconds, tsri_probe_report 
 
 static void fit_axis(const tsri_probe_row *rows, int count, tsri_probe_axis *axis)
 {
-    double a[TSRI_PROBE_MAX_ROWS][TSRI_PROBE_UNKNOWNS];
-    double wanted[TSRI_PROBE_MAX_ROWS];
-    double x[TSRI_PROBE_UNKNOWNS];
+    link_row found[TSRI_PROBE_MAX_ROWS];
 
     for (int r = 0; r < count; r++) {
         const double steps = rounds_of(rows[r].kind) * (rows[r].ranks - 1.0);
 
-        a[r][0] = steps;
-        a[r][1] = steps * rows[r].bytes / rows[r].ranks;
-        wanted[r] = rows[r].s;
+        found[r] = (link_row){.s = rows[r].s,
+                              .bytes = steps * rows[r].bytes / rows[r].ranks,
+                              .hops = steps,
+                              .large = is_large(&rows[r])};
     }
-    tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])a, wanted, count, 2, x);
-    axis->hop_s = x[0];
-    axis->bytes_per_s = x[1] > 0.0 ? 1.0 / x[1] : unlimited_bytes_per_s;
+    const link_costs costs = fit_link(found, count, false);
+
+    axis->hop_s = costs.hop_s;
+    axis->bytes_per_s = rate_of(&costs);
 }
 
 /* What a rank of a ring can expect of a machine: its slowest tier's share, its mean hop. */
@@ -554,8 +671,10 @@ tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine 
     TSR_TRY_GOTO(status, list_axes(world, mesh, declared, members, axes, masks, count_out),
                  free_members);
     if (*count_out > 0) {
-        TSR_TRY_GOTO(status, measure(world, mesh, masks, *count_out, seconds, rows, &row_count),
-                     free_members);
+        TSR_TRY_GOTO(
+            status,
+            measure(world, mesh, masks, *count_out, enough_bytes, seconds, rows, &row_count),
+            free_members);
     }
     for (int a = 0; a < *count_out; a++) {
         fit_axis(rows + (ptrdiff_t)(a * SIZES * KINDS), SIZES * KINDS, &axes[a]);

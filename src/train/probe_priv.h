@@ -14,8 +14,10 @@ int tsri_probe_threads(const tsr_world *world, const tsri_job_options *job);
 tsr_status tsri_probe_kernels(tsr_world *world, const tsri_job_options *job, double seconds,
                               tsri_probe_report *out);
 
-/** Tiers and the cost of a call of out->machine, and the rows. Collective over the world. */
-tsr_status tsri_probe_links(tsr_world *world, double seconds, tsri_probe_report *out);
+/** Tiers and the cost of a call of out->machine, and the rows. unit_bytes: what the job's
+ *  collectives carry, about. Collective over the world. */
+tsr_status tsri_probe_links(tsr_world *world, double unit_bytes, double seconds,
+                            tsri_probe_report *out);
 
 /** One value per unknown, none below 0, that makes the relative errors of rows[count] least in
  *  square: rows[i][0..unknowns) times x is wanted[i]. */

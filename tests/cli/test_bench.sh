@@ -56,7 +56,7 @@ has out '"tokens_per_s": [1-9]'
 start 0 probe -n 2 --preset llama-tiny --batch 2 --seq 16 --seconds 0.2 --out "$folder/here.yaml"
 has out '^2 ranks of [0-9]+ threads? on 1 host, all measuring at once, twice'
 has out '^matmul +GFLOP/s +[0-9]'
-has out '^all_reduce +local +2 +64\.0 KiB'
+has out '^all_reduce +local +2 +1\.0 KiB'
 has out '^the two are at most a factor [0-9.]+ apart'
 has here.yaml '^kernels: .*matmul: [0-9]'
 start 0 probe --preset llama-tiny --batch 2 --seq 16 --seconds 0.2 --json

@@ -84,7 +84,7 @@ static void test_machine(void)
     CHECK_EQ(report.ranks, ranks);
     CHECK_EQ(report.hosts, 1);
     CHECK_EQ(report.rows, 4 / ranks);
-    CHECK_EQ(report.row_count, ranks == 1 ? 0 : 9);
+    CHECK_EQ(report.row_count, ranks == 1 ? 0 : 6);
     check_machine(&report.machine, ranks);
     check_file(&report);
     check_alike(world, &report.machine);

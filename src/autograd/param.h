@@ -6,11 +6,11 @@
  *
  * The tp-local parameter is a block of rows x cols of the global [global_rows, global_cols] matrix
  * (a vector is a matrix of one column), at (tp_first_row, tp_first_col). FSDP splits its rows: this
- * rank's piece are rows [row_begin, row_begin + row_count) of the block, contiguous, f32, at
- * (data, data_offset). Where it splits columns instead, the piece is [row_count, col_count] with
- * all rows. Levels 1 and 2 let a rank own only elements [own_begin, own_end) of that piece: those
- * are what it updates and has optimizer state for. Their gradient is there from backward to the end
- * of the step.
+ * rank's piece are rows [row_begin, row_begin + row_count) of the block. Where it splits columns
+ * instead, the piece is [row_count, col_count] with all rows. Levels 1 and 2 let a rank own only
+ * elements [own_begin, own_end) of that piece: those are what it updates and has optimizer state
+ * for, contiguous, f32, at (data, data_offset). Their gradient is there from backward to the end of
+ * the step.
  */
 #pragma once
 
@@ -31,7 +31,7 @@ struct tsr_param {
     void *sink_context;              /* the unit */
     int unit_index;                  /* index of this parameter within its unit */
     tsr_buffer *data, *grad;         /* grad: NULL while there is no gradient */
-    size_t data_offset, grad_offset; /* bytes; grad_offset: of element own_begin */
+    size_t data_offset, grad_offset; /* bytes, of element own_begin */
     int64_t row_begin, row_count;    /* of the tp-local block */
     bool by_cols;                    /* split along columns: */
     int64_t col_begin, col_count;    /* of the tp-local block; only where by_cols */
@@ -51,6 +51,10 @@ struct tsri_grad_sink {
                               tsr_dtensor **dest_out, bool *accumulate_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
+    /** Outside a step, on all ranks: elements [first, first + count) of the piece become host's.
+     *  What other ranks own comes from them at the next gather. */
+    tsr_status (*load)(void *context, tsr_param *param, int64_t first, const float *host,
+                       int64_t count);
 };
 
 /** A parameter of comm with a compute value replicated on every axis. One owner. */

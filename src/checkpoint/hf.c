@@ -271,8 +271,7 @@ free_used:
 }
 
 /* Rows of the piece go through host memory in chunks. */
-static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, tsr_stream *stream,
-                             tsr_param *param)
+static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *param)
 {
     const tsri_safetensors_tensor *t = NULL;
     tsri_hf_place place;
@@ -296,9 +295,8 @@ static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, 
         part.rows = tsri_min64(chunk, block.rows - row);
         TSR_TRY_GOTO(status, tsri_hf_read_block(st, t, &place, &part, host), free_host);
         TSR_TRY_GOTO(status,
-                     tsri_write(param->data,
-                                param->data_offset + (size_t)(row * block.cols) * sizeof(float),
-                                host, (size_t)(part.rows * block.cols) * sizeof(float), stream),
+                     param->sink->load(param->sink_context, param, row * block.cols, host,
+                                       part.rows * block.cols),
                      free_host);
     }
 free_host:
@@ -306,14 +304,12 @@ free_host:
     return status;
 }
 
-tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_comm *comm,
-                        tsr_param *const *params, int count)
+tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *const *params,
+                        int count)
 {
-    tsr_stream *stream = tsri_comm_stream(comm, TSRI_STREAM_COMPUTE);
-
     TSR_TRY(tsri_hf_check(st, spec, params, count));
     for (int i = 0; i < count; i++) {
-        TSR_TRY(load_param(st, spec, stream, params[i]));
+        TSR_TRY(load_param(st, spec, params[i]));
     }
     return TSR_OK;
 }

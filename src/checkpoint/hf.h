@@ -62,5 +62,5 @@ tsr_status tsri_hf_check(const tsri_safetensors *st, const tsri_model_spec *spec
                          tsr_param *const *params, int count);
 
 /** Local. As tsri_hf_check; then this rank's piece of each parameter is read into its memory. */
-tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_comm *comm,
-                        tsr_param *const *params, int count);
+tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *const *params,
+                        int count);

@@ -55,8 +55,8 @@ static tsr_status hash_own(const digest *d, const tsr_param *p, uint64_t *out)
 
     TSR_TRY(tsri_alloc(bytes, 1, &host));
     TSR_TRY_GOTO(status,
-                 tsri_read(p->data, p->data_offset + (size_t)p->own_begin * sizeof(float), host,
-                           bytes, tsri_comm_stream(d->e->comm, TSRI_STREAM_COMPUTE)),
+                 tsri_read(p->data, p->data_offset, host, bytes,
+                           tsri_comm_stream(d->e->comm, TSRI_STREAM_COMPUTE)),
                  free_host);
     *out = tsri_hash(host, bytes, tsri_hash_text(p->name));
 free_host:

@@ -20,6 +20,13 @@
  * level-2 axes, each into F1 intervals over the level-1 axes. A rank owns one: it updates that and
  * no more, and what it does not own is stale until the next refresh.
  *
+ * A lean unit computes in half precision and trains all it has, split by levels 1 or 2. At rest its
+ * f32 masters are the owned interval alone; what others own it needs in half precision only:
+ *
+ *   shard, f32 [T / F2 / F1]    masters of the owned interval
+ *   halves, [T]                 all of the flat shard in param dtype: what is gathered and computed
+ *                               from; a refresh casts the owned interval and gathers the others
+ *
  *   forward of unit i    gather stream   | gather i+1 ............ | gather i+2 ...
  *                        compute stream  | wait i | forward of i   | wait i+1 | forward of i+1
  *   backward of unit i   gather stream   | gather i-1 ............ |
@@ -87,12 +94,15 @@ struct unit {
     int64_t shard_count;                        /* E */
     int64_t fold_count;                         /* elements of the by_cols buffer, W chunks each */
     int64_t own_begin, own_count;               /* owned interval of the flat shard */
+    int64_t shard_begin;                        /* element of the flat shard that shard begins at */
     int64_t grad_begin, grad_count;             /* interval of the flat shard that sums hold */
     tsr_buffer *shard, *rest; /* in the host pool where offloaded; rest NULL: not needed so far */
+    tsr_buffer *halves;       /* of a lean unit, else NULL */
 
     /* While running. */
     slot_state state;
     tsri_mem slot, grad_slot, kept, sums;
+    tsri_mem wire; /* sums in reduce dtype, where that is not f32; buffer NULL: none */
     tsr_event gathered, reduced, kept_ready;
     uint64_t gathered_seen, reduced_seen; /* see tsri_last_use */
     int calls;                            /* forwards whose backward is still to come */
@@ -107,6 +117,7 @@ struct unit {
     tsr_dtype param_dtype, reduce_dtype;
     bool gradient_sync, all_reduce;
     bool has_slot, has_grad_slot, has_whole;
+    bool lean;
 
     /* While running. */
     bool grad_slot_held, kept_held, sums_held;
@@ -239,6 +250,8 @@ tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);
 tsr_status tsri_unit_take(unit *u, tsr_param *param);
 /* settle.c */
 tsr_status tsri_unit_settle(unit *u, uint64_t seed);
+tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const float *host,
+                          int64_t count);
 /** A rank's part of a parameter. */
 typedef struct unit_piece {
     int64_t row_begin, row_count, col_begin, col_count; /* of the tp-local block at rest */

@@ -3,9 +3,9 @@
 /* Gathering a unit's parameters: storage to compute layout, ahead of the unit's turn.
  *
  * Invariant: values are attached to memory exactly while the state is SLOT_READY; a unit without a
- * slot (one rank at level 3, f32) computes from its shard and is always ready. Where parameters
- * stay split over groups of k ranks after forward, the part is kept in param dtype beside the empty
- * slot, and the next gather starts from it. */
+ * slot (one rank at level 3, f32 or lean) computes from what rests and is always ready. Where
+ * parameters stay split over groups of k ranks after forward, the part is kept in param dtype
+ * beside the empty slot, and the next gather starts from it. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -17,7 +17,18 @@ enum {
 /* Chunks are copied from the shard before they are gathered: to cast them, or from the host. */
 static bool copies_own(const unit *u)
 {
-    return u->param_dtype != TSR_F32 || u->options.offload_params;
+    return (u->param_dtype != TSR_F32 && !u->lean) || u->options.offload_params;
+}
+
+/* Where the whole flat shard rests, and bytes of its elements. */
+static tsr_buffer *resting(const unit *u)
+{
+    return u->lean ? u->halves : u->shard;
+}
+
+static size_t resting_size(const unit *u)
+{
+    return u->lean ? tsr_dtype_size(u->param_dtype) : (size_t)F32;
 }
 
 /* Elements of the slot: the gathered ones, then copies of whole ones. */
@@ -48,23 +59,40 @@ static size_t slot_offset(const unit *u, const unit_param *p)
     return u->slot.offset + (size_t)at * tsr_dtype_size(u->param_dtype);
 }
 
-/* Levels 1 and 2: bring what other ranks updated into the shard at (buffer, offset), inner split
- * first. */
+/* A lean unit's owned interval, from its masters. */
+static tsr_status cast_own(const unit *u)
+{
+    const size_t size = tsr_dtype_size(u->param_dtype);
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
+                      .label = u->module->path};
+    tsrk_scale args = {
+        .n = u->own_count, .factor = 1.0F, .x_type = TSR_F32, .y_type = u->param_dtype};
+
+    args.x = tsri_arg_in(&call, u->shard, 0, (size_t)u->own_count * F32);
+    args.y =
+        tsri_arg_out(&call, u->halves, (size_t)u->own_begin * size, (size_t)u->own_count * size);
+    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    return TSR_OK;
+}
+
+/* Levels 1 and 2: bring what other ranks updated into the flat shard at (buffer, offset), inner
+ * split first. */
 static tsr_status refresh_at(unit *u, tsr_buffer *buffer, size_t offset)
 {
-    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
+    const size_t size = resting_size(u);
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
     int64_t count = u->own_count;
 
     for (int level = 1; level <= 2; level++) {
         const int64_t begin = level == 1 ? u->grad_begin : 0;
         const tsri_coll_item item = {.in = buffer,
                                      .in_offset =
-                                         offset + (size_t)(begin + u->index[level] * count) * F32,
+                                         offset + (size_t)(begin + u->index[level] * count) * size,
                                      .out = buffer,
-                                     .out_offset = offset + (size_t)begin * F32,
+                                     .out_offset = offset + (size_t)begin * size,
                                      .count = count};
         const tsri_coll coll = {.kind = TSRI_ALL_GATHER,
-                                .dtype = TSR_F32,
+                                .dtype = u->lean ? u->param_dtype : TSR_F32,
                                 .items = &item,
                                 .item_count = 1,
                                 .label = u->module->path};
@@ -78,17 +106,27 @@ static tsr_status refresh_at(unit *u, tsr_buffer *buffer, size_t offset)
     return TSR_OK;
 }
 
-static tsr_status refresh(unit *u)
+/* On the replicate stream, so that this unit's refresh between nodes and another's gather within
+ * them run at the same time. *out: its end. */
+static tsr_status refresh(unit *u, tsr_event *out)
 {
+    tsr_stream *first =
+        tsri_unit_stream(u, u->options.offload_params ? TSRI_STREAM_COPY : TSRI_STREAM_REPLICATE);
     tsri_mem staged = {0};
 
-    if (!u->options.offload_params) {
-        TSR_TRY(refresh_at(u, u->shard, 0));
-        return TSR_OK;
+    TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
+    TSR_TRY(tsri_stream_wait(first, u->gathered)); /* which read what is written now */
+    if (u->options.offload_params) {
+        TSR_TRY(tsri_unit_stage_shard(u, &staged));
+        TSR_TRY(refresh_at(u, staged.buffer, staged.offset));
+        TSR_TRY(tsri_unit_unstage_shard(u, &staged));
+    } else {
+        if (u->lean) {
+            TSR_TRY(cast_own(u));
+        }
+        TSR_TRY(refresh_at(u, resting(u), 0));
     }
-    TSR_TRY(tsri_unit_stage_shard(u, &staged));
-    TSR_TRY(refresh_at(u, staged.buffer, staged.offset));
-    TSR_TRY(tsri_unit_unstage_shard(u, &staged));
+    *out = tsri_event_record(first);
     return TSR_OK;
 }
 
@@ -145,8 +183,8 @@ static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *str
             continue;
         }
         u->items[coll.item_count++] =
-            (tsri_coll_item){.in = copied ? chunks : u->shard,
-                             .in_offset = copied ? own : (size_t)p->shard_offset * F32,
+            (tsri_coll_item){.in = copied ? chunks : resting(u),
+                             .in_offset = copied ? own : (size_t)p->shard_offset * resting_size(u),
                              .out = chunks,
                              .out_offset = at,
                              .count = p->chunk};
@@ -216,6 +254,7 @@ tsr_status tsri_unit_unshard(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_GATHER);
     tsr_stream *first = stream;
+    tsr_event refreshed = {0};
     uint64_t enqueued = 0;
 
     if (u->state != SLOT_EMPTY) {
@@ -224,11 +263,12 @@ tsr_status tsri_unit_unshard(unit *u)
     if (u->options.offload_params && u->has_slot && !u->kept_held) {
         first = tsri_unit_stream(u, TSRI_STREAM_COPY);
     }
-    if (u->stale || u->has_slot) {
-        TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
-    }
     if (u->stale) {
-        TSR_TRY(refresh(u));
+        TSR_TRY(refresh(u, &refreshed));
+        TSR_TRY(tsri_stream_wait(first, refreshed));
+    }
+    if (u->has_slot) {
+        TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
     }
     enqueued = stream->enqueued;
     if (u->has_slot) {
@@ -239,7 +279,9 @@ tsr_status tsri_unit_unshard(unit *u)
     }
     u->state = SLOT_GATHERING;
     /* An event stands for work: a group of one gathers in place by doing nothing. */
-    u->gathered = tsri_event_record(stream->enqueued != enqueued ? stream : first);
+    u->gathered = stream->enqueued != enqueued              ? tsri_event_record(stream)
+                  : u->has_slot || refreshed.stream == NULL ? tsri_event_record(first)
+                                                            : refreshed;
     u->gathered_seen = TSRI_NOT_SEEN;
     return TSR_OK;
 }
@@ -263,8 +305,8 @@ tsr_status tsri_unit_await(unit *u)
                                         slot_offset(u, p) +
                                             (size_t)late * tsr_dtype_size(u->param_dtype)));
         } else {
-            TSR_TRY(tsri_dtensor_attach(p->param->value, u->shard,
-                                        (size_t)(p->shard_offset + late) * F32));
+            TSR_TRY(tsri_dtensor_attach(p->param->value, resting(u),
+                                        (size_t)(p->shard_offset + late) * resting_size(u)));
         }
     }
     u->state = SLOT_READY;

@@ -39,7 +39,8 @@ tsr_status tsri_unit_stage_shard(unit *u, tsri_mem *out)
     const tsri_mem place = {.buffer = out->buffer, .offset = out->offset + own};
 
     TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, &rest, &place, u->own_count));
-    TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_GATHER), tsri_event_record(stream)));
+    TSR_TRY(
+        tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_REPLICATE), tsri_event_record(stream)));
     return TSR_OK;
 }
 
@@ -48,7 +49,8 @@ tsr_status tsri_unit_unstage_shard(unit *u, tsri_mem *staged)
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COPY);
     const tsri_mem rest = {.buffer = u->shard};
 
-    TSR_TRY(tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_GATHER))));
+    TSR_TRY(
+        tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_REPLICATE))));
     TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, staged, &rest, u->train_count));
     tsri_arena_release(tsri_comm_arena(u->comm), staged, tsri_event_record(stream));
     return TSR_OK;

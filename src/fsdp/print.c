@@ -11,6 +11,14 @@ enum {
     TEXT = 160
 };
 
+/* At rest: the flat shard in f32, or a lean unit's masters and the whole in half precision. */
+static size_t shard_bytes(const unit *u)
+{
+    return u->lean ? (size_t)u->own_count * sizeof(float) +
+                         (size_t)u->shard_count * tsr_dtype_size(u->param_dtype)
+                   : (size_t)u->shard_count * sizeof(float);
+}
+
 int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
 {
     const engine *e = tsri_engine_of(model);
@@ -21,7 +29,7 @@ int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
 
         *info = (tsr_unit_info){.path = u->module->path,
                                 .param_count = u->param_count,
-                                .shard_bytes = (size_t)u->shard_count * sizeof(float),
+                                .shard_bytes = shard_bytes(u),
                                 .gathered_bytes = tsri_unit_slot_bytes(u),
                                 .grad_bytes =
                                     u->train_count > 0 ? (size_t)u->grad_count * sizeof(float) : 0,
@@ -82,7 +90,7 @@ static void print_unit(const unit *u, FILE *stream)
     (void)fprintf(
         stream, "unit \"%s\": %d parameters, %lld elements, levels%s; at rest %s, gathered %s %s\n",
         u->module->path, u->param_count, (long long)elements, levels_text(u, levels, TEXT),
-        tsri_format_bytes((double)u->shard_count * (double)sizeof(float), shard, sizeof(shard)),
+        tsri_format_bytes((double)shard_bytes(u), shard, sizeof(shard)),
         u->has_slot ? tsri_format_bytes((double)tsri_unit_slot_bytes(u), slot, sizeof(slot))
                     : "in place",
         tsr_dtype_name(u->param_dtype));

@@ -4,8 +4,8 @@
  *
  * Every micro-batch: reduce-scatter over level 3, then over level 2. On the last one also:
  * all-reduce what tensor parallel left Partial, reduce-scatter over level 1, all-reduce over level
- * 0. Without a slot (nothing to reduce-scatter every time) gradients are written into the shard
- * itself. */
+ * 0. Micro-batches add up in f32; whatever travels does so in reduce dtype. Without a slot (nothing
+ * to reduce-scatter every time) gradients are written into the shard itself. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -115,7 +115,8 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
     return TSR_OK;
 }
 
-const tsri_grad_sink tsri_unit_sink = {.destination = destination, .use = tsri_unit_use};
+const tsri_grad_sink tsri_unit_sink = {
+    .destination = destination, .use = tsri_unit_use, .load = tsri_unit_load};
 
 static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
 {
@@ -350,10 +351,13 @@ static tsr_status reduce_slot(unit *u, bool accumulate)
 }
 
 /* The gradients that are Partial on exactly the axes of mask, as one all-reduce. */
-static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
+static tsr_status reduce_partial_mask(const unit *u, const tsri_mem *wire, unsigned mask)
 {
-    tsri_coll coll = {
-        .kind = TSRI_ALL_REDUCE, .dtype = TSR_F32, .items = u->items, .label = u->module->path};
+    const size_t size = tsr_dtype_size(u->reduce_dtype);
+    tsri_coll coll = {.kind = TSRI_ALL_REDUCE,
+                      .dtype = u->reduce_dtype,
+                      .items = u->items,
+                      .label = u->module->path};
     tsr_group *group = NULL;
 
     for (int i = 0; i < u->param_count; i++) {
@@ -369,10 +373,10 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
         tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
                        p->shard_offset + p->chunk, &begin, &end);
         if (begin < end) {
-            const size_t offset = u->sums.offset + (size_t)(begin - u->grad_begin) * F32;
+            const size_t offset = wire->offset + (size_t)(begin - u->grad_begin) * size;
 
             u->items[coll.item_count++] =
-                (tsri_coll_item){u->sums.buffer, offset, u->sums.buffer, offset, end - begin};
+                (tsri_coll_item){wire->buffer, offset, wire->buffer, offset, end - begin};
         }
     }
     if (coll.item_count > 0) {
@@ -382,12 +386,12 @@ static tsr_status reduce_partial_mask(const unit *u, unsigned mask)
 }
 
 /* What tensor parallel left Partial counts as level 0. */
-static tsr_status reduce_partial(const unit *u)
+static tsr_status reduce_partial(const unit *u, const tsri_mem *wire)
 {
     const unsigned masks = 1u << tsr_mesh_axis_count(tsr_comm_mesh(u->comm));
 
     for (unsigned mask = 1; mask < masks; mask++) {
-        TSR_TRY(reduce_partial_mask(u, mask));
+        TSR_TRY(reduce_partial_mask(u, wire, mask));
     }
     return TSR_OK;
 }
@@ -410,30 +414,97 @@ static tsr_status divide(const unit *u, size_t own)
     return TSR_OK;
 }
 
+static bool any_partial(const unit *u)
+{
+    for (int i = 0; i < u->param_count; i++) {
+        if (u->params[i].partial_mask != 0 && tsri_unit_trains(&u->params[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* n elements of sums from grad_offset on to their place on the wire, or back. */
+static tsr_status cast_sums(const unit *u, const tsri_mem *wire, int64_t grad_offset, int64_t n,
+                            bool back)
+{
+    const tsr_dtype type = u->reduce_dtype;
+    const size_t size = tsr_dtype_size(type);
+    const size_t sums_at = u->sums.offset + (size_t)grad_offset * F32;
+    const size_t wire_at = wire->offset + (size_t)grad_offset * size;
+    tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
+                      .label = u->module->path};
+    tsrk_scale args = {
+        .n = n, .factor = 1.0F, .x_type = back ? type : TSR_F32, .y_type = back ? TSR_F32 : type};
+
+    if (n == 0) {
+        return TSR_OK;
+    }
+    if (back) {
+        args.x = tsri_arg_in(&call, wire->buffer, wire_at, (size_t)n * size);
+        args.y = tsri_arg_out(&call, u->sums.buffer, sums_at, (size_t)n * F32);
+    } else {
+        args.x = tsri_arg_in(&call, u->sums.buffer, sums_at, (size_t)n * F32);
+        args.y = tsri_arg_out(&call, wire->buffer, wire_at, (size_t)n * size);
+    }
+    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    return TSR_OK;
+}
+
+/* Everything that is reduced once a step, where the sums lie in reduce dtype. */
+static tsr_status reduce_wire(const unit *u, const tsri_mem *wire)
+{
+    const size_t own =
+        wire->offset + (size_t)(u->own_begin - u->grad_begin) * tsr_dtype_size(u->reduce_dtype);
+    const tsri_coll_item scattered = {.in = wire->buffer,
+                                      .in_offset = wire->offset,
+                                      .out = wire->buffer,
+                                      .out_offset = own,
+                                      .count = u->own_count};
+    const tsri_coll_item reduced = {.in = wire->buffer,
+                                    .in_offset = own,
+                                    .out = wire->buffer,
+                                    .out_offset = own,
+                                    .count = u->own_count};
+
+    TSR_TRY(reduce_partial(u, wire));
+    if (u->flat_reduce[1] != NULL) {
+        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, u->reduce_dtype,
+                                &scattered, TSRI_STREAM_REPLICATE));
+    }
+    if (u->replicate_group != NULL) {
+        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, u->reduce_dtype, &reduced,
+                                TSRI_STREAM_REPLICATE));
+    }
+    return TSR_OK;
+}
+
+static tsr_status reduce_cast(unit *u)
+{
+    if (u->wire.buffer == NULL) {
+        TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm),
+                                   (size_t)u->grad_count * tsr_dtype_size(u->reduce_dtype),
+                                   TSRI_MEM_SLOT_GRAD, u->module->path,
+                                   tsri_unit_stream(u, TSRI_STREAM_REPLICATE), &u->wire));
+    }
+    TSR_TRY(cast_sums(u, &u->wire, 0, u->grad_count, false));
+    TSR_TRY(reduce_wire(u, &u->wire));
+    TSR_TRY(cast_sums(u, &u->wire, u->own_begin - u->grad_begin, u->own_count, true));
+    return TSR_OK;
+}
+
 /* The part of the last micro-batch alone, on sums that are in place. */
 static tsr_status reduce_sums(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
-    tsr_buffer *sums = u->sums.buffer;
     const size_t own = u->sums.offset + (size_t)(u->own_begin - u->grad_begin) * F32;
-    const tsri_coll_item scattered = {.in = sums,
-                                      .in_offset = u->sums.offset,
-                                      .out = sums,
-                                      .out_offset = own,
-                                      .count = u->own_count};
-    const tsri_coll_item reduced = {
-        .in = sums, .in_offset = own, .out = sums, .out_offset = own, .count = u->own_count};
     const uint64_t enqueued = stream->enqueued;
 
     TSR_TRY(tsri_stream_wait(stream, u->reduced));
-    TSR_TRY(reduce_partial(u));
-    if (u->flat_reduce[1] != NULL) {
-        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, TSR_F32, &scattered,
-                                TSRI_STREAM_REPLICATE));
-    }
-    if (u->replicate_group != NULL) {
-        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, TSR_F32, &reduced,
-                                TSRI_STREAM_REPLICATE));
+    if (u->reduce_dtype == TSR_F32) {
+        TSR_TRY(reduce_wire(u, &u->sums));
+    } else if (u->flat_reduce[1] != NULL || u->replicate_group != NULL || any_partial(u)) {
+        TSR_TRY(reduce_cast(u));
     }
     TSR_TRY(divide(u, own));
     /* An event stands for work: where none was enqueued here, the reduce stream's still holds. */

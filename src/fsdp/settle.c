@@ -72,8 +72,8 @@ static tsr_status open_groups(unit *u)
     TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
     for (int level = 1; level <= 2; level++) {
         if (u->mask[level] != 0) {
-            TSR_TRY(
-                tsri_comm_group(comm, u->mask[level], TSRI_STREAM_GATHER, &u->flat_gather[level]));
+            TSR_TRY(tsri_comm_group(comm, u->mask[level], TSRI_STREAM_REPLICATE,
+                                    &u->flat_gather[level]));
             TSR_TRY(tsri_comm_group(comm, u->mask[level],
                                     level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
                                     &u->flat_reduce[level]));
@@ -163,8 +163,12 @@ static void settle_sizes(unit *u)
     u->grad_begin = u->index[2] * u->grad_count;
     u->own_count = u->grad_count / u->ranks[1];
     u->own_begin = u->grad_begin + u->index[1] * u->own_count;
-    u->has_slot = u->param_count > 0 &&
-                  (u->ranks[3] > 1 || u->param_dtype != TSR_F32 || u->options.offload_params);
+    u->lean = u->param_dtype != TSR_F32 && u->own_count < u->train_count &&
+              u->train_count == u->shard_count && !u->options.offload_params;
+    u->shard_begin = u->lean ? u->own_begin : 0;
+    u->has_slot =
+        u->param_count > 0 &&
+        (u->ranks[3] > 1 || (u->param_dtype != TSR_F32 && !u->lean) || u->options.offload_params);
     u->has_grad_slot =
         u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32 ||
                                u->options.offload_grads);
@@ -242,11 +246,15 @@ static void settle_piece(const unit *u, const unit_param *p)
     param->own_begin = piece.own_begin;
     param->own_end = piece.own_end;
     param->data = u->shard;
-    param->data_offset = (size_t)p->shard_offset * F32;
+    param->data_offset = piece.own_begin < piece.own_end
+                             ? (size_t)(p->shard_offset + piece.own_begin - u->shard_begin) * F32
+                             : 0;
     param->copy_mask = copy_mask(u, p);
 }
 
-static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
+/* The piece of p, drawn into (buffer, offset). */
+static tsr_status draw(const unit *u, const unit_param *p, uint64_t seed, tsr_buffer *buffer,
+                       size_t offset)
 {
     tsri_param_block block;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = p->param->name};
@@ -265,25 +273,80 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     if (block.rows == 0 || block.cols == 0) {
         return TSR_OK;
     }
-    args.out = tsri_arg_out(&call, u->shard, (size_t)p->shard_offset * F32,
-                            (size_t)(block.rows * block.cols) * F32);
+    args.out = tsri_arg_out(&call, buffer, offset, (size_t)(block.rows * block.cols) * F32);
     TSR_TRY(TSRI_LAUNCH(&call, INIT_NORMAL, &args));
+    return TSR_OK;
+}
+
+/* A lean unit keeps what it owns of the piece; the first refresh brings the rest. */
+static tsr_status fill_own(const unit *u, const unit_param *p, uint64_t seed)
+{
+    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
+    const tsr_param *param = p->param;
+    const int64_t own = param->own_end - param->own_begin;
+    tsri_mem drawn = {0};
+
+    if (own == 0) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)p->chunk * F32,
+                               TSRI_MEM_SLOT_PARAM, u->module->path, stream, &drawn));
+    TSR_TRY(draw(u, p, seed, drawn.buffer, drawn.offset));
+    const tsri_mem from = {.buffer = drawn.buffer,
+                           .offset = drawn.offset + (size_t)param->own_begin * F32};
+    const tsri_mem to = {.buffer = u->shard, .offset = param->data_offset};
+
+    TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COMPUTE, &from, &to, own));
+    tsri_arena_release(tsri_comm_arena(u->comm), &drawn, tsri_event_record(stream));
+    return TSR_OK;
+}
+
+static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
+{
+    if (u->lean) {
+        TSR_TRY(fill_own(u, p, seed));
+    } else {
+        TSR_TRY(draw(u, p, seed, u->shard, (size_t)p->shard_offset * F32));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const float *host,
+                          int64_t count)
+{
+    unit *u = context;
+    const int64_t at = u->params[param->unit_index].shard_offset;
+    const int64_t shard_end = u->shard_begin + (u->lean ? u->own_count : u->shard_count);
+    int64_t begin = 0;
+    int64_t end = 0;
+
+    tsri_intersect(at + first, at + first + count, u->shard_begin, shard_end, &begin, &end);
+    TSR_TRY(tsri_write(u->shard, (size_t)(begin - u->shard_begin) * F32,
+                       host + (begin - at - first), (size_t)(end - begin) * F32,
+                       tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
     return TSR_OK;
 }
 
 /* What rests: parameters, on the device or in the host pool, and offloaded gradients. */
 static tsr_status open_rest(unit *u)
 {
+    const char *path = u->module->path;
     const size_t bytes = (size_t)u->shard_count * F32;
 
-    if (u->options.offload_params) {
-        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, TSRI_MEM_PARAM, u->module->path, &u->shard));
+    if (u->lean) {
+        TSR_TRY(
+            tsri_comm_buffer(u->comm, (size_t)u->own_count * F32, TSRI_MEM_PARAM, path, &u->shard));
+        TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->shard_count * tsr_dtype_size(u->param_dtype),
+                                 TSRI_MEM_PARAM, path, &u->halves));
+        u->stale = true;
+    } else if (u->options.offload_params) {
+        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->shard));
     } else {
-        TSR_TRY(tsri_comm_buffer(u->comm, bytes, TSRI_MEM_PARAM, u->module->path, &u->shard));
+        TSR_TRY(tsri_comm_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->shard));
     }
     if (u->options.offload_grads && u->train_count > 0) {
-        TSR_TRY(tsri_comm_host_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
-                                      u->module->path, &u->rest));
+        TSR_TRY(tsri_comm_host_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD, path,
+                                      &u->rest));
     }
     return TSR_OK;
 }

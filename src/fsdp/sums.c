@@ -65,6 +65,16 @@ tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind)
     return TSR_OK;
 }
 
+/* What the replicate stream, which may lag behind by a backward's length, has sent. It is given
+ * back as late as the sums: whoever took it over sooner would wait for that stream. */
+static void release_wire(unit *u, tsr_event last_use)
+{
+    if (u->wire.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->wire, last_use);
+        u->wire = (tsri_mem){0};
+    }
+}
+
 tsr_status tsri_unit_rest_sums(unit *u)
 {
     const tsri_stream_kind kind = u->options.offload_grads ? TSRI_STREAM_COPY : TSRI_STREAM_REDUCE;
@@ -83,6 +93,7 @@ tsr_status tsri_unit_rest_sums(unit *u)
     u->rest_written = true;
     tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, u->reduced);
     u->sums_held = false;
+    release_wire(u, u->reduced);
     point(u, u->rest, 0);
     return TSR_OK;
 }
@@ -98,10 +109,13 @@ tsr_status tsri_unit_await_sums(unit *u)
 
 void tsri_unit_drop_sums(unit *u)
 {
+    const tsr_event last = last_use(u);
+
     if (u->sums_held) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, last_use(u));
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, last);
         u->sums_held = false;
     }
+    release_wire(u, last);
     point(u, NULL, 0);
 }
 

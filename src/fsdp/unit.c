@@ -39,6 +39,7 @@ void tsri_unit_release(void *context)
         tsri_param_release(&u->params[i].param);
     }
     tsri_buffer_release(&u->shard);
+    tsri_buffer_release(&u->halves);
     tsri_buffer_release(&u->rest);
     if (u->engine != NULL && --u->engine->owners == 0) {
         tsri_tape_unwatch(&u->engine->watch);

@@ -184,11 +184,6 @@ static size_t own_bytes(const tsr_param *param)
     return (size_t)own_count(param) * sizeof(float);
 }
 
-static size_t own_offset(const tsr_param *param)
-{
-    return (size_t)param->own_begin * sizeof(float);
-}
-
 static tsr_status zero_total(const tsr_optimizer *opt, tsr_stream *stream)
 {
     tsri_call call = {.stream = stream, .label = "grad norm"};
@@ -349,7 +344,7 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
                        .eps = opt->options.eps,
                        .weight_decay = s->weight_decay};
 
-    args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
+    args.p = tsri_arg_inout(call, p->data, p->data_offset, own_bytes(p));
     args.g = grad_arg(call, p);
     args.skipped = tsri_arg_in(call, opt->scalars, offsetof(scalars, skipped), sizeof(int64_t));
     args.m = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));
@@ -372,7 +367,7 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
                      .nesterov = opt->options.nesterov,
                      .first = opt->steps == 1};
 
-    args.p = tsri_arg_inout(call, p->data, p->data_offset + own_offset(p), own_bytes(p));
+    args.p = tsri_arg_inout(call, p->data, p->data_offset, own_bytes(p));
     args.g = grad_arg(call, p);
     if (opt->options.momentum > 0.0) {
         args.buffer = tsri_arg_inout(call, opt->state, s->m_offset, own_bytes(p));

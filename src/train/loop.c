@@ -249,10 +249,9 @@ static tsr_status load_weights(training *t)
         return TSR_OK;
     }
     TSR_TRY(tsri_safetensors_open(t->config->model.hf, &weights));
-    TSR_TRY_GOTO(
-        status,
-        tsri_hf_load(weights, &t->config->spec, t->job->comm, t->job->params, t->job->param_count),
-        close);
+    TSR_TRY_GOTO(status,
+                 tsri_hf_load(weights, &t->config->spec, t->job->params, t->job->param_count),
+                 close);
 close:
     tsri_safetensors_close(&weights);
     return status;

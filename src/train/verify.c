@@ -144,8 +144,7 @@ static tsr_status open_replay(replay *r, tsr_world *world, const tsri_verify_opt
     tsri_verify_job_options(&r->c, options, &job);
     TSR_TRY(tsri_job_open(world, &job, &r->job));
     TSR_TRY(tsri_verify_check_expect(&r->c, r->job));
-    TSR_TRY(
-        tsri_hf_load(r->c.weights, &r->c.spec, r->job->comm, r->job->params, r->job->param_count));
+    TSR_TRY(tsri_hf_load(r->c.weights, &r->c.spec, r->job->params, r->job->param_count));
     tokens = (size_t)(r->job->row_count * r->c.seq);
     TSR_TRY(tsri_alloc(tokens, sizeof(*r->ids), &r->ids));
     TSR_TRY(tsri_alloc(tokens, sizeof(*r->labels), &r->labels));

@@ -203,7 +203,6 @@ static tsr_status compare_param(verify_compare *v, verify_kind kind, int index)
 {
     const tsr_param *param = v->job->params[index];
     const int at = (int)kind * v->param_count + index;
-    const size_t own = (size_t)param->own_begin * sizeof(float);
     tsri_optimizer_state state = {0};
     piece p = {.param = param};
 
@@ -214,7 +213,7 @@ static tsr_status compare_param(verify_compare *v, verify_kind kind, int index)
         TSR_TRY(tsri_param_get_grad(param, &p.buffer, &p.offset));
     } else if (kind == VERIFY_FINAL) {
         p.buffer = param->data;
-        p.offset = param->data_offset + own;
+        p.offset = param->data_offset;
     } else {
         tsri_optimizer_get_state(v->job->optimizer, index, &state);
         p.buffer = state.buffer;

@@ -173,8 +173,7 @@ static tsr_status outcome(const tsri_job_options *o, double *loss, uint64_t *has
     *hash = 0;
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const size_t cols = p->spec.ndim == 2 ? (size_t)p->value->local_shape[1] : 1;
-        const size_t bytes = (size_t)p->row_count * cols * sizeof(float);
+        const size_t bytes = (size_t)(p->own_end - p->own_begin) * sizeof(float);
         void *host = NULL;
 
         TSR_TRY(tsri_alloc(bytes, 1, &host));

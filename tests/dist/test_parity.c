@@ -277,8 +277,8 @@ static tsr_status run_steps(tsri_job *job, run *l)
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
 
-        TSR_TRY(look_at(l, job, i, p->data, p->data_offset + (size_t)p->own_begin * sizeof(float),
-                        l->r->final, STEPS * lr * tolerance / eps));
+        TSR_TRY(
+            look_at(l, job, i, p->data, p->data_offset, l->r->final, STEPS * lr * tolerance / eps));
     }
     return TSR_OK;
 }

@@ -55,7 +55,7 @@ typedef struct curve {
     float *owned; /* of all parameters, one after the other */
     int64_t owned_count;
     size_t device[TSRI_MEM_COUNT], host[TSRI_MEM_COUNT];
-    size_t gradients;
+    size_t shards, gradients; /* of its units, as they say */
 } curve;
 
 static tsr_status write_batches(tsri_job *job)
@@ -90,8 +90,8 @@ static tsr_status read_owned(const tsri_job *job, curve *out)
         const tsr_param *p = job->params[i];
         const int64_t n = p->own_end - p->own_begin;
 
-        TSR_TRY(tsri_read(p->data, p->data_offset + (size_t)p->own_begin * sizeof(float),
-                          out->owned + at, (size_t)n * sizeof(float), stream));
+        TSR_TRY(
+            tsri_read(p->data, p->data_offset, out->owned + at, (size_t)n * sizeof(float), stream));
         at += n;
     }
     return TSR_OK;
@@ -108,6 +108,7 @@ static void read_places(const tsri_job *job, curve *out)
         out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
     }
     for (int i = 0; i <= 2 * LAYERS; i++) {
+        out->shards += units[i].shard_bytes;
         out->gradients += units[i].grad_bytes;
     }
 }
@@ -344,11 +345,15 @@ static void check_places(const curve *moved, const curve *plain, unsigned what)
         tsri_mem_kind kind;
     } rows[] = {{PARAMS, TSRI_MEM_PARAM}, {GRADS, TSRI_MEM_GRAD}, {OPTIM, TSRI_MEM_OPTIM}};
 
+    CHECK_EQ(plain->device[TSRI_MEM_PARAM], plain->shards);
     for (int i = 0; i < 3; i++) {
         const bool away = (what & rows[i].bit) != 0;
         const tsri_mem_kind kind = rows[i].kind;
 
-        const size_t bytes = kind == TSRI_MEM_GRAD ? plain->gradients : plain->device[kind];
+        /* What rests of parameters in half types is less where all of it is on the device. */
+        const size_t bytes = kind == TSRI_MEM_GRAD    ? plain->gradients
+                             : kind == TSRI_MEM_PARAM ? moved->shards
+                                                      : plain->device[kind];
 
         CHECK_EQ(moved->host[kind], away ? bytes : 0);
         CHECK_EQ(moved->device[kind], away || kind == TSRI_MEM_GRAD ? 0 : bytes);

@@ -265,9 +265,7 @@ static tsr_status hash_param(const tsri_job *job, int index, uint64_t *sum)
     tsri_param_get_block(param, &block);
     TSR_TRY(tsri_alloc((size_t)count, sizeof(*values), &values));
     TSR_TRY_GOTO(status,
-                 tsri_read(param->data,
-                           param->data_offset + (size_t)param->own_begin * sizeof(float), values,
-                           (size_t)count * sizeof(float),
+                 tsri_read(param->data, param->data_offset, values, (size_t)count * sizeof(float),
                            tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)),
                  free_values);
     for (int64_t i = 0; i < count; i++) {

@@ -432,7 +432,7 @@ static tsr_status step(rig *r, int number, outcome *out)
 
 static tsr_status read_own(const rig *r, const tsr_param *p, float *out)
 {
-    TSR_TRY(tsri_read(p->data, p->data_offset + (size_t)p->own_begin * sizeof(float), out,
+    TSR_TRY(tsri_read(p->data, p->data_offset, out,
                       (size_t)(p->own_end - p->own_begin) * sizeof(float),
                       tsri_comm_stream(r->comm, TSRI_STREAM_COMPUTE)));
     return TSR_OK;

@@ -409,7 +409,7 @@ static tsr_status check_layout(tsr_world *world, const tsri_job_options *o, reco
     }
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const size_t offset = p->data_offset + (size_t)p->own_begin * sizeof(float);
+        const size_t offset = p->data_offset;
         float *have = NULL;
 
         TSR_TRY(read_f32(job, p->data, offset, p->own_end - p->own_begin, &have));

@@ -126,7 +126,8 @@ static void test_table(void)
                      row->gb_per_s, row->micro, tsr_dtype_name(row->reduce), row->nodes, row->fsdp,
                      fsdp, row->hsdp, hsdp, row->hfsdp, hfsdp);
         CHECK(within(fsdp, row->fsdp, share));
-        CHECK(row->reduce == TSR_BF16 || within(hsdp, row->hsdp, share));
+        CHECK(within(hsdp, row->hsdp, share));
+        CHECK(within(hfsdp, row->hfsdp, share));
     }
 }
 

@@ -14,7 +14,7 @@
 #include "train/ranks.h"
 
 enum {
-    RANDOM_SETTINGS = 200
+    RANDOM_SETTINGS = 120
 };
 
 static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
@@ -295,14 +295,23 @@ static void check_large(const char *preset, int replicate, int shard, int tp)
     tsri_ranks_destroy(&ranks);
 }
 
-static void a_thousand_ranks(void)
+static void check_three(int replicate, int shard, int tp)
 {
     static const char *const three[] = {"fsdp", "hsdp", "hfsdp"};
 
     for (int i = 0; i < 3; i++) {
-        check_large(three[i], 128, 8, 1);
-        check_large(three[i], 32, 8, 4);
+        check_large(three[i], replicate, shard, tp);
     }
+}
+
+static void a_thousand_data_ranks(void)
+{
+    check_three(128, 8, 1);
+}
+
+static void a_thousand_ranks_with_tp(void)
+{
+    check_three(32, 8, 4);
 }
 
 static void numbering_a_thousand_ranks(void)
@@ -328,6 +337,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"every_rank_equals_its_class", every_rank_equals_its_class},
     {"random_settings", random_settings},
     {"numbering_a_thousand_ranks", numbering_a_thousand_ranks},
-    {"a_thousand_ranks", a_thousand_ranks},
+    {"a_thousand_data_ranks", a_thousand_data_ranks},
+    {"a_thousand_ranks_with_tp", a_thousand_ranks_with_tp},
     {NULL, NULL},
 };

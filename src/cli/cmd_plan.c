@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "train/config.h"
 #include "train/forecast.h"
+#include "train/ranks.h"
 #include "train/search.h"
 
 static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
@@ -26,6 +27,7 @@ static const tsri_cli_option options[] = {
     {"--ranks", "N", "devices; default: the mesh's product, or one node"},
     {"--presets", "LIST", "compare these, such as ddp,fsdp,hsdp; all: every one"},
     {"--search", NULL, "try meshes, presets, micro-batches and checkpointing; the ten fastest"},
+    {"--all-ranks", NULL, "simulate every rank that differs, and see that all their calls meet"},
     {"--trace", "FILE", "write the planned step as a Chrome trace"},
     {"--json", NULL, "print the plan as JSON"},
     {NULL, NULL, NULL},
@@ -34,7 +36,8 @@ static const tsri_cli_option options[] = {
 enum {
     MAX_PRESETS = 16,
     MAX_FOUND = 10,
-    MAX_RANKS = 1 << 20
+    MAX_RANKS = 1 << 20,
+    MAX_MATCHED_RANKS = 1 << 14 /* groups of all ranks are compared by each of them */
 };
 
 typedef struct planning {
@@ -128,6 +131,25 @@ static tsr_status read_presets(const tsri_cli *cli, planning *p)
     return TSR_OK;
 }
 
+static tsr_status check_all_ranks(const tsri_cli *cli, int ranks)
+{
+    static const char *const others[] = {"--json", "--search"};
+
+    if (!tsri_cli_has(cli, "--all-ranks")) {
+        return TSR_OK;
+    }
+    if (ranks > MAX_MATCHED_RANKS) {
+        return TSR_RAISE(TSR_ERR_INVALID, "--all-ranks with %d ranks, wants at most %d", ranks,
+                         (int)MAX_MATCHED_RANKS);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (tsri_cli_has(cli, others[i])) {
+            return TSR_RAISE(TSR_ERR_INVALID, "--all-ranks prints a table, %s none", others[i]);
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status load(const tsri_cli *cli, planning *p)
 {
     const char *cluster = tsri_cli_value(cli, "--cluster");
@@ -143,6 +165,7 @@ static tsr_status load(const tsri_cli *cli, planning *p)
     if (p->ranks == 0) {
         p->ranks = p->cluster.devices > 0 ? p->cluster.devices : 1;
     }
+    TSR_TRY(check_all_ranks(cli, p->ranks));
     TSR_TRY(open_mesh(p));
     tsri_config_job(p->config,
                     !p->cluster.machine.inline_compute ||
@@ -179,10 +202,38 @@ static tsr_status write_trace(const tsri_cli *cli, const planning *p)
     return TSR_OK;
 }
 
+static tsr_status check_ranks(const planning *p, const char *preset)
+{
+    tsri_job_options o = p->options;
+    tsri_ranks *ranks = NULL;
+    tsr_status status = TSR_OK;
+
+    o.preset = preset;
+    TSR_TRY(tsri_ranks_check(&o, p->ranks, &ranks));
+    tsri_ranks_print(ranks, stdout);
+    if (ranks->match.cause != TSRI_MATCH_FITS) {
+        status = TSR_RAISE(TSR_ERR_DISAGREE, "%s", ranks->match.text);
+    }
+    tsri_ranks_destroy(&ranks);
+    return status;
+}
+
+/* One preset in full. */
+static tsr_status print_preset(const tsri_cli *cli, const planning *p,
+                               const tsri_forecast_head *head, int index)
+{
+    tsri_forecast_print(head, &p->forecasts[index], stdout);
+    if (tsri_cli_has(cli, "--all-ranks") && p->forecasts[index].possible) {
+        TSR_TRY(check_ranks(p, p->preset[index]));
+    }
+    return TSR_OK;
+}
+
 static tsr_status print(const tsri_cli *cli, const planning *p)
 {
     const tsri_forecast_head head = {
         .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
+    int shown = 0;
 
     if (tsri_cli_has(cli, "--json")) {
         TSR_TRY(tsri_forecast_print_json(&head, p->forecasts, p->preset_count, stdout));
@@ -192,11 +243,10 @@ static tsr_status print(const tsri_cli *cli, const planning *p)
     if (p->preset_count > 1) {
         tsri_forecast_print_table(&head, p->forecasts, p->preset_count, stdout);
         tsri_forecast_print_ledger(&head, p->forecasts, p->preset_count, stdout);
+        shown = tsri_forecast_best(p->forecasts, p->preset_count);
     }
-    for (int i = 0; i < p->preset_count; i++) {
-        if (p->preset_count == 1 || i == tsri_forecast_best(p->forecasts, p->preset_count)) {
-            tsri_forecast_print(&head, &p->forecasts[i], stdout);
-        }
+    if (shown >= 0) {
+        TSR_TRY(print_preset(cli, p, &head, shown));
     }
     return TSR_OK;
 }
@@ -295,7 +345,7 @@ const tsri_cli_command tsri_command_plan = {
             "\n"
             "  tessera plan run.yaml --cluster 8xH100 --presets all\n"
             "  tessera plan run.yaml --cluster 8xH100 --ranks 64 --search\n"
-            "  tessera plan run.yaml --ranks 1024 train.micro_batches=4\n"
+            "  tessera plan run.yaml --ranks 1024 train.micro_batches=4 --all-ranks\n"
             "  tessera plan run.yaml --cluster my.yaml --trace step.json\n"
             "  tessera plan model.preset=gpt2-xl train.batch=4 train.seq=512 --cluster 4xA100-40\n",
     .options = options,

@@ -266,3 +266,28 @@ void tsri_ranks_destroy(tsri_ranks **pointer)
     tsri_free(&ranks->class_of);
     tsri_free(&ranks);
 }
+
+/* ---- the table ---- */
+
+void tsri_ranks_print(const tsri_ranks *ranks, FILE *stream)
+{
+    const double mib = 1024.0 * 1024.0;
+
+    (void)fprintf(stream,
+                  "\n%d ranks do %d different steps; MiB of a rank of each\n"
+                  "  %8s %8s %12s %12s %12s %12s\n",
+                  ranks->size, ranks->class_count, "ranks", "first", "at rest", "step arena",
+                  "total", "host");
+    for (int i = 0; i < ranks->class_count; i++) {
+        const tsri_rank_class *c = &ranks->classes[i];
+        const tsri_plan_summary *s = &c->run.summary;
+
+        (void)fprintf(stream, "  %8d %8d %12.1f %12.1f %12.1f %12.1f\n", c->rank_count,
+                      c->representative, (double)s->fixed_bytes / mib, (double)s->arena_bytes / mib,
+                      (double)s->total_bytes / mib, (double)s->host_bytes / mib);
+    }
+    (void)fprintf(stream, "%s\n",
+                  ranks->match.cause == TSRI_MATCH_FITS
+                      ? "every collective of two steps meets all its members"
+                      : ranks->match.text);
+}

@@ -58,3 +58,5 @@ tsr_status tsri_ranks_number(const tsri_job *job, uint64_t *numbers_out);
  */
 tsr_status tsri_ranks_check(const tsri_job_options *options, int size, tsri_ranks **out);
 void tsri_ranks_destroy(tsri_ranks **pointer);
+/** Write the classes as a table, with the memory of a rank of each, and whether all calls meet. */
+void tsri_ranks_print(const tsri_ranks *ranks, FILE *stream);

@@ -91,7 +91,19 @@ start 0 "$folder/run.yaml" --cluster "$folder/c.yaml" --search
 has out '^[1-9][0-9]* layouts tried, the fastest that fit:$'
 has out "mesh='\{.*\}' parallel.preset=(ddp|fsdp|hsdp|hfsdp) train.micro_batches=[1-9]"
 
+# Every rank, by classes; and that no two of them wait for each other.
+start 0 model.preset=llama-20b "mesh={replicate: 128, shard: 8}" train.batch=1024 train.seq=2048 \
+    --ranks 1024 --presets fsdp,hfsdp --all-ranks
+has out '^1024 ranks do [1-9][0-9]? different steps'
+has out '^every collective of two steps meets all its members$'
+awk '/different steps/ { on = 1 } on && $1 ~ /^[0-9]+$/ && NF == 6 { sum += $1 } END { exit sum != 1024 }' \
+    "$folder/out" || complain "the classes have not 1024 ranks"
+
 # What is refused, before anything is planned.
+start 2 model.preset=llama-tiny --all-ranks --json
+has err 'all-ranks prints a table, --json none'
+start 2 model.preset=llama-tiny --all-ranks --ranks 32768 "mesh={shard: 32768}"
+has err 'with 32768 ranks, wants at most 16384'
 start 2 model.preset=llama-tiny --cluster 8xH10
 has err 'nearest: 8xH100'
 start 2 model.preset=llama-tiny --presets fsdp,hsdpp

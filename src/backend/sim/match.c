@@ -126,8 +126,13 @@ static tsr_status find_groups(match *m, int rank)
         const script_group *g = &p->script->groups[i];
         int size = 0;
 
+        if (g->lane == LANE_HOST && m->world >= 0) {
+            p->groups[i] = m->world;
+            continue;
+        }
         TSR_TRY(read_members(m, rank, g, &size));
         TSR_TRY(find_group(m, m->scratch, size, g->lane, &p->groups[i]));
+        m->world = g->lane == LANE_HOST ? p->groups[i] : m->world;
     }
     return TSR_OK;
 }
@@ -286,7 +291,7 @@ static void tear_down(match *m)
 
 tsr_status tsri_match(const tsri_match_input *input, tsri_match_report *out)
 {
-    match m = {.input = input, .differs = -1};
+    match m = {.input = input, .differs = -1, .world = -1};
     tsr_status status = TSR_OK;
 
     out->cause = TSRI_MATCH_FITS;

@@ -82,6 +82,7 @@ typedef struct match {
     int bucket_count;
     tsri_intern *members;
     int *scratch; /* [rank_count] */
+    int world;    /* the group of all ranks, in which groups are opened; -1: none yet */
     int *queue;   /* ranks that may go on */
     int queue_count;
     int differs; /* group at which members' calls differ; -1: none */

@@ -126,6 +126,9 @@ static void show_start(void *context, const tsri_train_start *start)
     if (start->binding[0] != '\0') {
         (void)fprintf(d->to, "%s\n", start->binding);
     }
+    if (start->links[0] != '\0') {
+        (void)fprintf(d->to, "links: %s; measured in %.2f s\n", start->links, start->links_s);
+    }
     (void)fprintf(d->to, "data: %d file%s, %s, %lld sequences; this run reads them %.2f times\n",
                   start->data_files, start->data_files == 1 ? "" : "s",
                   tsri_format_bytes((double)start->data_bytes, bytes, sizeof(bytes)),

@@ -87,6 +87,8 @@ typedef struct tsri_config {
         int bind;    /* auto, none */
         double timeout_s;
         int64_t threads;
+        bool probe;    /* with more than one rank */
+        char *cluster; /* "": none */
     } run;
 
     /* Beyond the keys. */

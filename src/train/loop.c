@@ -23,6 +23,7 @@
 #include "train/mesh_auto.h"
 #include "train/plan.h"
 #include "train/run_folder.h"
+#include "train/start_links.h"
 #include "train/trace.h"
 
 enum {
@@ -44,6 +45,8 @@ typedef struct training {
     tsri_job *dry, *job;
     tsri_plan_numbers planned;
     tsri_topo_binding binding;
+    tsri_cluster *declared; /* what run.cluster says; NULL: nothing */
+    tsri_start_links links;
     tsri_run_folder folder; /* of the speaker */
     tsri_text config_text, line, trace;
     tsri_traffic traffic;
@@ -126,11 +129,32 @@ close:
     return status;
 }
 
+static tsr_status load_cluster(const tsri_config *config, tsri_cluster **out)
+{
+    if (config->run.cluster[0] == '\0') {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc(1, sizeof(**out), out));
+    TSR_TRY(tsri_cluster_load(config->run.cluster, *out));
+    return TSR_OK;
+}
+
+static tsr_status check_cluster(const tsri_config *config)
+{
+    tsri_cluster *cluster = NULL;
+    const tsr_status status = load_cluster(config, &cluster);
+
+    tsri_free(&cluster);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
 tsr_status tsri_train_check(tsri_config *config, int ranks, int hosts, bool one_host)
 {
     tsri_data *data = NULL;
 
     TSR_TRY(tsri_config_fit(config, ranks, hosts));
+    TSR_TRY(check_cluster(config));
     TSR_TRY(tsri_run_folder_check(config->run.dir));
     TSR_TRY(open_data(config, &data));
     tsri_data_close(&data);
@@ -157,6 +181,7 @@ static tsr_status prepare(training *t, char *description)
     const int local_ranks = size > 1 ? tsri_boot_get_info()->local_size : 1;
 
     TSR_TRY(bind(t));
+    TSR_TRY(load_cluster(t->config, &t->declared));
     TSR_TRY(open_data(t->config, &t->data));
     TSR_TRY(tsri_data_describe(t->data, description, DESCRIPTION_BYTES));
     TSR_TRY(fill_options(t->config, local_ranks, &t->options));
@@ -268,14 +293,32 @@ static tsr_status ready(training *t)
     return TSR_OK;
 }
 
+static void note(const training *t, const char *text)
+{
+    if (t->speaks && t->observer->note != NULL) {
+        t->observer->note(t->observer->context, text);
+    }
+}
+
+static void warn_of_links(const training *t)
+{
+    char text[320];
+
+    for (int i = 0; tsri_start_links_warning(&t->links, t->config, i, text, sizeof(text)); i++) {
+        note(t, text);
+    }
+}
+
 static void tell_start(const training *t)
 {
     char mesh[192];
+    char links[512];
     const tsri_config_train *c = &t->config->train;
 
     if (!t->speaks || t->observer->start == NULL) {
         return;
     }
+    tsri_start_links_text(&t->links, links, sizeof(links));
     const tsri_train_start start = {
         .run_dir = t->folder.dir,
         .run_dir_taken = t->folder.renamed,
@@ -283,6 +326,8 @@ static void tell_start(const training *t)
         .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
         .mesh_reason = t->config->mesh_reason,
         .binding = t->binding.text,
+        .links = links,
+        .links_s = t->links.seconds,
         .preset = t->options.preset,
         .param_dtype = tsr_dtype_name(t->options.fsdp.param_dtype),
         .params = t->report.params,
@@ -295,6 +340,19 @@ static void tell_start(const training *t)
     t->observer->start(t->observer->context, &start);
 }
 
+/* Links first, while memory is free. */
+static tsr_status open_job(training *t)
+{
+    if (tsr_world_size(t->world) > 1) {
+        TSR_TRY(tsri_start_links_find(t->world, t->config, &t->options, t->declared, &t->links));
+    }
+    t->options.comm.record = true; /* bytes_by_axis */
+    TSR_TRY(tsri_job_open(t->world, &t->options, &t->job));
+    TSR_TRY(tsri_own_times_open(t->job->comm, &t->own_times));
+    TSR_TRY(tsr_world_agree(t->world, ready(t)));
+    return TSR_OK;
+}
+
 static tsr_status set_up(training *t, tsr_status loaded)
 {
     char description[DESCRIPTION_BYTES] = "";
@@ -305,13 +363,11 @@ static tsr_status set_up(training *t, tsr_status loaded)
     TSR_TRY(tsr_world_agree(t->world, prepare(t, description)));
     TSR_TRY(tsr_world_check_same(t->world, "the data", description, strlen(description)));
     TSR_TRY(share_plan(t));
-    t->options.comm.record = true; /* bytes_by_axis */
-    TSR_TRY(tsri_job_open(t->world, &t->options, &t->job));
-    TSR_TRY(tsri_own_times_open(t->job->comm, &t->own_times));
-    TSR_TRY(tsr_world_agree(t->world, ready(t)));
+    TSR_TRY(open_job(t));
     t->report.params = tsri_model_param_count(&t->config->spec);
     t->report.planned_bytes = t->planned.total_bytes;
     tell_start(t);
+    warn_of_links(t);
     return TSR_OK;
 }
 
@@ -385,13 +441,6 @@ static tsr_status write_row(training *t, const tsri_train_row *row)
     tsri_text_add(line, "}\n");
     TSR_TRY(tsri_run_folder_add_row(&t->folder, line));
     return TSR_OK;
-}
-
-static void note(const training *t, const char *text)
-{
-    if (t->speaks && t->observer->note != NULL) {
-        t->observer->note(t->observer->context, text);
-    }
 }
 
 /* With loss scaling a step may overflow: the scale goes down until the next ones do not. */
@@ -594,6 +643,7 @@ static void close_training(training *t)
     tsri_text_free(&t->trace);
     tsri_free(&t->ids);
     tsri_free(&t->labels);
+    tsri_free(&t->declared);
 }
 
 tsr_status tsri_train_run(tsr_world *world, tsri_config *config, tsr_status loaded,

@@ -22,6 +22,8 @@ typedef struct tsri_train_start {
     int data_files;
     const char *mesh_reason; /* of a mesh that was chosen; else "" */
     const char *binding;     /* of ranks to cores; "": was not asked for */
+    const char *links;       /* along the axes, as measured; "": they were not */
+    double links_s;          /* that measuring took */
     size_t planned_bytes;    /* of this rank */
     double epochs;           /* passes over the data */
 } tsri_train_start;

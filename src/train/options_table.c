@@ -487,6 +487,18 @@ static const tsri_option table[] = {
      .fallback = "0",
      .max = 4096,
      .help = "Threads per rank. 0: the machine's cores over its ranks."},
+    {.path = "run.probe",
+     .type = TSRI_OPTION_BOOL,
+     .offset = AT(run.probe),
+     .fallback = "true",
+     .help = "With several ranks: measure bandwidth and latency along each axis before the first\n"
+             "step, in well under a second."},
+    {.path = "run.cluster",
+     .type = TSRI_OPTION_TEXT,
+     .offset = AT(run.cluster),
+     .fallback = "",
+     .help = "A cluster file, or a built-in machine's name, that the links should be like: a\n"
+             "bandwidth that is more than a factor 2 off is warned of."},
 };
 
 _Static_assert(sizeof(table) / sizeof(table[0]) <= TSRI_CONFIG_MAX_OPTIONS,

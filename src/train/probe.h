@@ -76,8 +76,8 @@ typedef struct tsri_probe_axis {
 } tsri_probe_axis;
 
 /**
- * Time collectives along every axis of mesh that has more than one rank. Collective over the world.
- * Blocks for about seconds. declared may be NULL.
+ * List the axes of mesh that have more than one rank, and time all-gathers along each. Collective
+ * over the world. Blocks for about seconds; 0: nothing is measured. declared may be NULL.
  */
 tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine *declared,
                            double seconds, tsri_probe_axis *axes, int *count_out);

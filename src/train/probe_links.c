@@ -37,9 +37,20 @@ enum {
 };
 
 static const double small_bytes = 1 << 10, middle_bytes = 256 << 10, most_bytes = 16 << 20;
-static const double enough_bytes = 1 << 20, longest_budget_s = 10.0;
+static const double enough_bytes = 1 << 20, longest_s = 10.0;
 static const double unlimited_bytes_per_s = 1e13; /* latency alone explains all times */
 static const tsri_coll_kind kinds[KINDS] = {TSRI_ALL_GATHER, TSRI_REDUCE_SCATTER, TSRI_ALL_REDUCE};
+
+/* What is measured, and with how much patience. */
+typedef struct link_plan {
+    unsigned masks[MOST_MASKS];
+    int mask_count;
+    int kind_count;     /* of kinds, from the first on */
+    double large_bytes; /* of the large cells, at most */
+    double
+        longest_s;  /* that a large cell may take to get beyond what a network lets pass at once */
+    double seconds; /* of all, about */
+} link_plan;
 
 typedef struct link_probe {
     tsr_world *world;
@@ -47,8 +58,8 @@ typedef struct link_probe {
     tsr_stream *stream;
     tsr_group *group; /* of the row being measured */
     tsr_buffer *in, *out;
-    bench_matmul work;  /* what compute does meanwhile */
-    double large_bytes; /* at most */
+    bench_matmul work; /* what compute does meanwhile */
+    const link_plan *plan;
 } link_probe;
 
 enum {
@@ -129,7 +140,7 @@ static double round_bytes(double bytes, int ranks)
 /* The median of some samples that take budget_s together, where calls are fast enough for it. */
 static tsr_status measure_row(link_probe *p, tsri_probe_row *row, double budget_s)
 {
-    double values[ROUNDS];
+    double values[ROUNDS] = {0.0};
     double once = 0.0;
 
     for (int i = 0; i < TRIES; i++) { /* the first call opens connections and touches memory */
@@ -137,12 +148,11 @@ static tsr_status measure_row(link_probe *p, tsri_probe_row *row, double budget_
     }
     const double fit = budget_s / ROUNDS / once;
     const int calls = fit < 1.0 ? 1 : fit > MOST_CALLS ? MOST_CALLS : (int)fit;
-    const int rounds = fit < 1.0 ? 3 : ROUNDS;
 
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         TSR_TRY(sample(p, row, calls, &values[i]));
     }
-    row->s = tsri_bench_median(values, rounds);
+    row->s = tsri_bench_median(values, ROUNDS);
     return TSR_OK;
 }
 
@@ -150,15 +160,15 @@ static tsr_status measure_row(link_probe *p, tsri_probe_row *row, double budget_
  * at once does not count. */
 static tsr_status find_large(link_probe *p, tsri_probe_row *row, double budget_s)
 {
-    const double most = p->large_bytes;
+    const double most = p->plan->large_bytes;
+    const double patience_s = budget_s > p->plan->longest_s ? budget_s : p->plan->longest_s;
     double once = 0.0;
 
     row->bytes = round_bytes(middle_bytes, row->ranks);
     TSR_TRY(sample(p, row, 1, &once));
     TSR_TRY(sample(p, row, 1, &once));
     while (row->bytes * GROWTH <= most &&
-           once * GROWTH * (ROUNDS + TRIES) <
-               (row->bytes < enough_bytes ? longest_budget_s : budget_s)) {
+           once * GROWTH * (ROUNDS + TRIES) < (row->bytes < enough_bytes ? patience_s : budget_s)) {
         row->bytes = round_bytes(row->bytes * GROWTH, row->ranks);
         TSR_TRY(sample(p, row, 1, &once));
     }
@@ -179,19 +189,19 @@ static tsr_status measure_kind(link_probe *p, const tsri_probe_row *like, double
     return TSR_OK;
 }
 
-static tsr_status measure_masks(link_probe *p, const unsigned *masks, int count, double seconds,
-                                tsri_probe_row *rows, int *row_count)
+static tsr_status measure_masks(link_probe *p, tsri_probe_row *rows, int *row_count)
 {
-    const double budget_s = seconds / (count * KINDS);
+    const link_plan *plan = p->plan;
+    const double budget_s = plan->seconds / (plan->mask_count * plan->kind_count);
 
     *row_count = 0;
-    for (int m = 0; m < count; m++) {
-        tsri_probe_row like = {.mask = masks[m]};
+    for (int m = 0; m < plan->mask_count; m++) {
+        tsri_probe_row like = {.mask = plan->masks[m]};
 
-        (void)tsri_comm_mask_name(p->comm, masks[m], like.axes, sizeof(like.axes));
-        TSR_TRY(tsri_comm_group(p->comm, masks[m], p->stream->kind, &p->group));
+        (void)tsri_comm_mask_name(p->comm, like.mask, like.axes, sizeof(like.axes));
+        TSR_TRY(tsri_comm_group(p->comm, like.mask, p->stream->kind, &p->group));
         like.ranks = p->group->size;
-        for (int k = 0; k < KINDS; k++) {
+        for (int k = 0; k < plan->kind_count; k++) {
             like.kind = kinds[k];
             TSR_TRY(measure_kind(p, &like, budget_s, rows + *row_count));
             *row_count += SIZES;
@@ -200,23 +210,21 @@ static tsr_status measure_masks(link_probe *p, const unsigned *masks, int count,
     return TSR_OK;
 }
 
-/* Rows of all groups of masks[count] on mesh. */
-static tsr_status measure(tsr_world *world, tsr_mesh *mesh, const unsigned *masks, int count,
-                          double large_bytes, double seconds, tsri_probe_row *rows, int *row_count)
+static tsr_status measure(tsr_world *world, tsr_mesh *mesh, const link_plan *plan,
+                          tsri_probe_row *rows, int *row_count)
 {
     const int64_t mnk[3] = {WORK_SIDE, WORK_SIDE, WORK_SIDE};
-    link_probe p = {.world = world, .large_bytes = large_bytes};
+    const size_t bytes = (size_t)round_bytes(plan->large_bytes, tsr_world_size(world));
+    link_probe p = {.world = world, .plan = plan};
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsr_comm_open(world, mesh, NULL, &p.comm));
     p.stream = tsri_comm_stream(p.comm, TSRI_STREAM_REDUCE);
-    TSR_TRY_GOTO(status, tsri_comm_buffer(p.comm, (size_t)most_bytes, TSRI_MEM_OTHER, "in", &p.in),
-                 close);
-    TSR_TRY_GOTO(
-        status, tsri_comm_buffer(p.comm, (size_t)most_bytes, TSRI_MEM_OTHER, "out", &p.out), close);
+    TSR_TRY_GOTO(status, tsri_comm_buffer(p.comm, bytes, TSRI_MEM_OTHER, "in", &p.in), close);
+    TSR_TRY_GOTO(status, tsri_comm_buffer(p.comm, bytes, TSRI_MEM_OTHER, "out", &p.out), close);
     TSR_TRY_GOTO(status, tsri_bench_matmul_open(p.comm, TSR_F32, mnk, false, false, &p.work),
                  close);
-    TSR_TRY_GOTO(status, measure_masks(&p, masks, count, seconds, rows, row_count), close);
+    TSR_TRY_GOTO(status, measure_masks(&p, rows, row_count), close);
 close:
     tsri_bench_matmul_close(&p.work);
     tsri_buffer_release(&p.in);
@@ -510,8 +518,10 @@ static tsr_status measure_tiers(tsr_world *world, int local, double large_bytes,
     const int ranks = tsr_world_size(world);
     const int inner = local > 0 ? local : ranks;
     const tsr_mesh_axis axes[2] = {{"host", ranks / inner}, {"local", inner}};
-    unsigned masks[MOST_MASKS];
-    int count = 0;
+    link_plan plan = {.kind_count = KINDS,
+                      .large_bytes = large_bytes,
+                      .longest_s = longest_s,
+                      .seconds = seconds};
     tsr_mesh *mesh = NULL;
     tsri_reach reach[TSRI_PROBE_MAX_ROWS];
     int *ring = NULL;
@@ -520,20 +530,17 @@ static tsr_status measure_tiers(tsr_world *world, int local, double large_bytes,
     tsr_status status = TSR_OK;
 
     if (inner > 1) {
-        masks[count++] = 2U;
+        plan.masks[plan.mask_count++] = 2U;
     }
     if (inner < ranks) {
-        masks[count++] = 1U;
+        plan.masks[plan.mask_count++] = 1U;
     }
-    if (count == 2) {
-        masks[count++] = 3U;
+    if (plan.mask_count == 2) {
+        plan.masks[plan.mask_count++] = 3U;
     }
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*ring), &ring));
     TSR_TRY_GOTO(status, tsr_mesh_create(ranks, axes, 2, NULL, &mesh), free_ring);
-    TSR_TRY_GOTO(
-        status,
-        measure(world, mesh, masks, count, large_bytes, seconds, out->measured, &out->row_count),
-        release);
+    TSR_TRY_GOTO(status, measure(world, mesh, &plan, out->measured, &out->row_count), release);
     for (int r = 0; r < out->row_count; r++) {
         TSR_TRY_GOTO(status,
                      tsr_mesh_flat_ranks(mesh, out->measured[r].mask, tsr_world_rank(world), ring,
@@ -660,7 +667,7 @@ static tsr_status list_axes(const tsr_world *world, const tsr_mesh *mesh,
 tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine *declared,
                            double seconds, tsri_probe_axis *axes, int *count_out)
 {
-    unsigned masks[TSR_MESH_MAX_AXES];
+    link_plan plan = {.kind_count = 1, .large_bytes = enough_bytes, .seconds = seconds};
     tsri_probe_row rows[TSRI_PROBE_MAX_ROWS];
     int row_count = 0;
     int *members = NULL;
@@ -668,17 +675,16 @@ tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine 
 
     *count_out = 0;
     TSR_TRY(tsri_alloc((size_t)tsr_world_size(world), sizeof(*members), &members));
-    TSR_TRY_GOTO(status, list_axes(world, mesh, declared, members, axes, masks, count_out),
+    TSR_TRY_GOTO(status,
+                 list_axes(world, mesh, declared, members, axes, plan.masks, &plan.mask_count),
                  free_members);
-    if (*count_out > 0) {
-        TSR_TRY_GOTO(
-            status,
-            measure(world, mesh, masks, *count_out, enough_bytes, seconds, rows, &row_count),
-            free_members);
+    if (plan.mask_count > 0 && seconds > 0.0) {
+        TSR_TRY_GOTO(status, measure(world, mesh, &plan, rows, &row_count), free_members);
     }
-    for (int a = 0; a < *count_out; a++) {
-        fit_axis(rows + (ptrdiff_t)(a * SIZES * KINDS), SIZES * KINDS, &axes[a]);
+    for (int a = 0; a * SIZES < row_count; a++) {
+        fit_axis(rows + (ptrdiff_t)(a * SIZES), SIZES, &axes[a]);
     }
+    *count_out = plan.mask_count;
 free_members:
     tsri_free(&members);
     return status;

@@ -101,6 +101,7 @@ refuse 'neither data axes nor claimed' llama.yaml -n 2 'mesh={a: 2, b: 1}' 'para
 refuse 'this machine has' llama.yaml -n 2 \
     'model={dim: 65536, heads: 64, ffn: 200000, layers: 90}'
 refuse 'text.txt is a file, wants a folder' llama.yaml run.dir=text.txt
+refuse 'cluster "nowhere.yaml": no such file' llama.yaml -n 2 run.cluster=nowhere.yaml
 refuse 'usage: tessera train'
 [ ! -e runs ] || complain 'a refused run has left a folder'
 
@@ -124,6 +125,20 @@ start 0 train llama.yaml train.steps=2
 count out '^run folder runs/one-2; planned' 1
 same 'rows of the older run' 6 "$(wc -l <runs/one/metrics.jsonl)"
 same 'rows of the newer run' 2 "$(wc -l <runs/one-2/metrics.jsonl)"
+
+# ---- links at the start: two runs, the first declares what no machine has ----
+cat >fast.yaml <<'END'
+name: fast
+target: cpu
+device: {gb_per_s: 5, tflops: {f32: 0.05, bf16: 0.05}}
+links: [{name: memory, ranks: all, gb_per_s: 100000}]
+END
+start 0 train llama.yaml -n 2 train.steps=1 run.dir=runs/links run.cluster=fast.yaml
+count out '^links: shard of 2 ranks [0-9.]+ GB/s, [0-9.]+ [mu]s a hop; measured in [01]\.[0-9]+ s$' 1
+count out '^warning: axis "shard" sends [0-9.]+ GB/s a rank, run.cluster says 1e\+05: a factor ' 1
+start 0 train llama.yaml -n 2 train.steps=1 run.dir=runs/nolinks run.cluster=fast.yaml run.probe=false
+count out '^links:|^warning' 0
+agree runs/links runs/nolinks loss 0 0
 
 # ---- the same run on other meshes ----
 # f32 with sums of other shapes: the first step within 1e-6, later ones within 1e-5.

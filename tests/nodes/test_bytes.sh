@@ -23,7 +23,7 @@ compare() {
     shift
     a=$(sent "$node_a") b=$(sent "$node_b")
     on "$node_a" timeout 100 "$tessera" train "$scratch/llama.yaml" --hosts "$node_a:2,$node_b:2" \
-        "run.dir=$scratch/$name" model.dim=256 model.ffn=768 model.layers=3 train.steps=6 \
+        "run.dir=$scratch/$name" run.probe=false model.dim=256 model.ffn=768 model.layers=3 train.steps=6 \
         "$@" > "$scratch/out" 2>&1 || complain "$name: $(cat "$scratch/out")"
     a=$(($(sent "$node_a") - a)) b=$(($(sent "$node_b") - b))
     column host_sent_bytes "$scratch/$name" | awk -v a=$a -v b=$b -v name="$name" '

@@ -16,19 +16,13 @@
 
 /* ---- sources ---- */
 
-/* What a file is that hwloc refuses: most are of another kind or version. */
-static tsr_status raise_xml(const char *name, const char *text)
+/* What is no hwloc XML of a version that can be read, in words that help. */
+static tsr_status check_xml(const char *name, const char *text)
 {
     const char *root = strstr(text, "<topology");
-    const char *version = root != NULL ? strstr(root, "version=\"") : NULL;
+    const char *end = root != NULL ? strchr(root, '>') : NULL;
+    const char *version = end != NULL ? strstr(root, "version=\"") : NULL;
 
-    if (version != NULL && version < strchr(root, '>') && version[9] >= '3') {
-        return TSR_RAISE(
-            TSR_ERR_FORMAT,
-            "%s: hwloc XML of version %.3s, which hwloc %d cannot read; export it with "
-            "`lstopo --export-xml-flags v2`",
-            name, version + 9, HWLOC_API_VERSION >> 16);
-    }
     if (root == NULL && strstr(text, "<system") != NULL) {
         return TSR_RAISE(TSR_ERR_FORMAT,
                          "%s: a topology of NCCL, not of hwloc; `lstopo FILE.xml` writes one",
@@ -39,8 +33,14 @@ static tsr_status raise_xml(const char *name, const char *text)
                          "%s: no hwloc XML: it has no <topology>; `lstopo FILE.xml` writes one",
                          name);
     }
-    return TSR_RAISE(TSR_ERR_FORMAT, "%s: hwloc XML that hwloc cannot load: it is damaged or cut",
-                     name);
+    if (version != NULL && version < end && version[9] >= '3' && version[9] <= '9') {
+        return TSR_RAISE(
+            TSR_ERR_FORMAT,
+            "%s: hwloc XML of version %.3s, which hwloc %d cannot read; export it with "
+            "`lstopo --export-xml-flags v2`",
+            name, version + 9, HWLOC_API_VERSION >> 16);
+    }
+    return TSR_OK;
 }
 
 static tsr_status configure(hwloc_topology_t h, bool devices)
@@ -55,31 +55,19 @@ static tsr_status configure(hwloc_topology_t h, bool devices)
     return TSR_OK;
 }
 
-static tsr_status load_xml(hwloc_topology_t h, const char *name, const char *text)
+/* text is a synthetic string or, by name, XML. */
+static tsr_status load(hwloc_topology_t h, tsri_topo_source source, const char *text,
+                       const char *name)
 {
-    const size_t bytes = strlen(text) + 1;
-
-    if (bytes > INT32_MAX || strstr(text, "<topology") == NULL ||
-        hwloc_topology_set_xmlbuffer(h, text, (int)bytes) != 0 || hwloc_topology_load(h) != 0) {
-        TSR_TRY(raise_xml(name, text));
-    }
-    return TSR_OK;
-}
-
-static tsr_status load(hwloc_topology_t h, tsri_topo_source source, const char *text)
-{
-    char *file = NULL;
-    size_t bytes = 0;
-    tsr_status status = TSR_OK;
+    const size_t bytes = text != NULL ? strlen(text) + 1 : 0;
 
     TSR_TRY(configure(h, source != TSRI_TOPO_LIVE_CORES));
-    if (source == TSRI_TOPO_XML) {
-        TSR_TRY(tsri_file_read(text, &file, &bytes));
-        status = load_xml(h, text, file);
-        tsri_free(&file);
-        TSR_TRY(status);
-    } else if (source == TSRI_TOPO_XML_TEXT) {
-        TSR_TRY(load_xml(h, "XML", text));
+    if (source == TSRI_TOPO_XML_TEXT) {
+        if (bytes > INT32_MAX || hwloc_topology_set_xmlbuffer(h, text, (int)bytes) != 0 ||
+            hwloc_topology_load(h) != 0) {
+            return TSR_RAISE(TSR_ERR_FORMAT,
+                             "%s: hwloc XML that hwloc cannot load: it is damaged or cut", name);
+        }
     } else if (source == TSRI_TOPO_SYNTHETIC) {
         if (hwloc_topology_set_synthetic(h, text) != 0 || hwloc_topology_load(h) != 0) {
             return TSR_RAISE(TSR_ERR_INVALID,
@@ -259,7 +247,8 @@ static tsr_status read_all(hwloc_topology_t h, tsri_topo_source source, tsri_top
     return TSR_OK;
 }
 
-tsr_status tsri_topo_read(tsri_topo_source source, const char *text, tsri_topo **out)
+static tsr_status read_here(tsri_topo_source source, const char *text, const char *name,
+                            tsri_topo **out)
 {
     hwloc_topology_t h = NULL;
     tsri_topo *topo = NULL;
@@ -270,7 +259,7 @@ tsr_status tsri_topo_read(tsri_topo_source source, const char *text, tsri_topo *
         tsri_free(&topo);
         return TSR_RAISE(TSR_ERR_NOMEM, "hwloc has no memory");
     }
-    TSR_TRY_GOTO(status, load(h, source, text), destroy);
+    TSR_TRY_GOTO(status, load(h, source, text, name), destroy);
     TSR_TRY_GOTO(status, read_all(h, source, topo), destroy);
     *out = topo;
     topo = NULL;
@@ -278,4 +267,42 @@ destroy:
     hwloc_topology_destroy(h);
     tsri_topo_free(&topo);
     return status;
+}
+
+tsr_status tsri_topo_load_xml(const char *name, const char *xml, tsri_topo **out)
+{
+    TSR_TRY(read_here(TSRI_TOPO_XML_TEXT, xml, name, out));
+    return TSR_OK;
+}
+
+static tsr_status read_xml(const char *name, const char *xml, tsri_topo **out)
+{
+    TSR_TRY(check_xml(name, xml));
+    TSR_TRY(tsri_topo_read_apart(name, xml, out));
+    return TSR_OK;
+}
+
+static tsr_status read_file(const char *path, tsri_topo **out)
+{
+    char *xml = NULL;
+    size_t bytes = 0;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_file_read(path, &xml, &bytes));
+    status = read_xml(path, xml, out);
+    tsri_free(&xml);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
+tsr_status tsri_topo_read(tsri_topo_source source, const char *text, tsri_topo **out)
+{
+    if (source == TSRI_TOPO_XML) {
+        TSR_TRY(read_file(text, out));
+    } else if (source == TSRI_TOPO_XML_TEXT) {
+        TSR_TRY(read_xml("XML", text, out));
+    } else {
+        TSR_TRY(read_here(source, text, "", out));
+    }
+    return TSR_OK;
 }

@@ -28,3 +28,8 @@ tsr_status tsri_topo_need_links(tsri_topo *topo, const char *kind);
 
 /** A name from a record, with what is not printable ASCII replaced: it goes into JSON and SVG. */
 void tsri_topo_take_name(const char *text, char *out, size_t size);
+
+/** Load XML in this process; hwloc may end it, if the XML is damaged. */
+tsr_status tsri_topo_load_xml(const char *name, const char *xml, tsri_topo **out);
+/** Load XML in a process apart. TSR_ERR_FORMAT if it cannot be. */
+tsr_status tsri_topo_read_apart(const char *name, const char *xml, tsri_topo **out);

@@ -40,7 +40,7 @@ typedef struct machine {
     const char *name;
     int line;
     struct {
-        int package, cores, threads, gib, first_core;
+        int package, cores, gib, first_core;
     } numas[MAX_NUMA];
     int numa_count, package_count, core_count, threads;
     device devices[MAX_DEVICES];
@@ -112,6 +112,9 @@ static tsr_status add_device(machine *m, kind k, char **words, int count)
     if (count < 2 || m->device_count == MAX_DEVICES) {
         return bad(m, "a device without an address, or too many devices");
     }
+    if (k != NOPCI && (strlen(words[1]) < 7 || words[1][4] != ':')) {
+        return bad(m, "an address is such as 0000:3b:00.0, of a host 0000:3a");
+    }
     for (int i = 0; i < m->device_count; i++) {
         after_switch = m->devices[i].kind == SWITCH || (after_switch && m->devices[i].kind != HOST);
     }
@@ -133,15 +136,22 @@ static tsr_status read_numa(machine *m, char **words, int count)
     if (count < 4 || m->numa_count == MAX_NUMA) {
         return bad(m, "numa wants cores, threads and GiB");
     }
+    const long cores = strtol(words[1], NULL, 10);
+    const long threads = strtol(words[2], NULL, 10);
+
+    if (cores < 1 || cores > MAX_PU || threads < 1 || threads > 8 ||
+        (m->core_count + cores) * threads > MAX_PU ||
+        (m->numa_count > 0 && threads != m->threads)) {
+        return bad(m, "no cores, too many, or threads unlike those before");
+    }
     m->numas[m->numa_count].package = m->package_count - 1;
-    m->numas[m->numa_count].cores = (int)strtol(words[1], NULL, 10);
-    m->numas[m->numa_count].threads = (int)strtol(words[2], NULL, 10);
+    m->numas[m->numa_count].cores = (int)cores;
     m->numas[m->numa_count].gib = (int)strtol(words[3], NULL, 10);
     m->numas[m->numa_count].first_core = m->core_count;
-    m->core_count += m->numas[m->numa_count].cores;
-    m->threads = m->numas[m->numa_count].threads;
+    m->core_count += (int)cores;
+    m->threads = (int)threads;
     m->numa_count++;
-    return m->core_count * m->threads <= MAX_PU ? TSR_OK : bad(m, "too many threads");
+    return TSR_OK;
 }
 
 static void read_allowed(machine *m, char *text)
@@ -151,10 +161,13 @@ static void read_allowed(machine *m, char *text)
         const long first = strtol(text, &text, 10);
         const long last = *text == '-' ? strtol(text + 1, &text, 10) : first;
 
-        for (long i = first; i <= last && i < MAX_PU; i++) {
+        for (long i = first; i >= 0 && i <= last && i < MAX_PU; i++) {
             m->allowed[i] = 1;
         }
-        text += *text == ',' ? 1 : 0;
+        if (*text != ',') {
+            return;
+        }
+        text++;
     }
 }
 
@@ -228,6 +241,9 @@ static void write_set(const machine *m, const char *key, const unsigned char *bi
 {
     int words = (count + 31) / 32;
 
+    while (words > 1 && memchr(bits + (words - 1) * 32, 1, 32) == NULL) {
+        words--; /* leading zeros */
+    }
     (void)fprintf(m->to, " %s=\"", key);
     for (int w = words - 1; w >= 0; w--) {
         unsigned value = 0;
@@ -401,7 +417,7 @@ static void write_numa(machine *m, int numa)
     write_sets(m, first, m->numas[numa].cores, -1, numa, 1);
     (void)fprintf(m->to, ">\n<object type=\"NUMANode\" os_index=\"%d\"", numa);
     write_sets(m, first, m->numas[numa].cores, -1, numa, 1);
-    (void)fprintf(m->to, " local_memory=\"%lld\"/>\n", (long long)m->numas[numa].gib << 30);
+    (void)fprintf(m->to, " local_memory=\"%lld\"/>\n", (long long)m->numas[numa].gib * (1LL << 30));
     write_cores(m, numa);
     write_devices(m, numa);
     (void)fprintf(m->to, "</object>\n");

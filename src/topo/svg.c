@@ -367,7 +367,8 @@ static void draw_arcs(picture *p)
             if (link <= 0.0) {
                 continue;
             }
-            lowest = y > lowest ? y : lowest;
+            /* A cubic reaches three quarters of the way to its control points. */
+            lowest = y - (y - p->gpu_y[a]) / 4 > lowest ? y - (y - p->gpu_y[a]) / 4 : lowest;
             if (p->to != NULL) {
                 (void)fprintf(
                     p->to,
@@ -417,6 +418,9 @@ static void draw_notes(picture *p, const tsri_topo_mesh *mesh)
     for (int i = 0; i < p->plan->notes.count; i++) {
         const tsri_topo_note *n = &p->plan->notes.at[i];
 
+        if (n->warning) {
+            text(p, PAD, y, 12, "start", "!");
+        }
         text(p, PAD * 2, y, 12, "start", n->subject);
         y += NOTE_H * paragraph(p, n->text, PAD * 2 + 70, y);
     }

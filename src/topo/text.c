@@ -245,6 +245,10 @@ static void print_links(const tsri_topo *t, FILE *to)
             most = link > most ? link : most;
         }
     }
+    if (most <= 0.0) {
+        (void)fprintf(to, "\nno %s between GPUs\n", t->link_kind);
+        return;
+    }
     (void)fprintf(to, "\n%s between GPUs, GB/s each way%s\n", t->link_kind,
                   t->link_switched ? ", through switches" : "");
     if (least >= most) {

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Tessera authors
 #
-# test_topo.sh PROGRAM MACHINE_XML GOLDENS: tessera topo as a user calls it.
+# test_topo.sh PROGRAM MACHINE_XML GOLDENS NVML: tessera topo as a user calls it; NVML is the folder
+# of a stand-in for the library of NVIDIA's driver.
 set -u
 program=$1
 machine_xml=$2
 goldens=$3
+nvml=$4
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
@@ -111,6 +113,44 @@ start 2 --xml a --synthetic b
 has err 'both name a machine'
 start 1 --svg "$folder/none/out.svg"
 has err 'cannot write'
+
+# A machine whose driver has its library: GPUs of PCI alone get models, memory and links.
+cat > "$folder/plain.desc" << 'EOT'
+package
+numa 8 1 64
+host 0000:10
+gpu 0000:12:00.0
+gpu 0000:13:00.0
+gpu 0000:14:00.0
+gpu 0000:15:00.0
+EOT
+"$machine_xml" "$folder/plain.desc" > "$folder/plain.xml" || exit 1
+export HWLOC_XMLFILE="$folder/plain.xml"
+start 0
+has out '^1 package, 1 NUMA node, 8 cores, 4 GPUs, '
+lacks out 'NVLink'
+has out '  islands  1: GPUs of one NUMA node'
+before=${LD_LIBRARY_PATH-}
+export LD_LIBRARY_PATH="$nvml${before:+:$before}"
+TSR_FAKE_NVML=direct start 0
+has out '3 GPUs \(Test GPU\)'
+has out 'GPU 0 +0000:12:00.0  Test GPU  80\.0 GiB  rank'
+has out 'GPU 3 +0000:15:00.0  hidden'
+has out '^  GPU 0 +- +50 +0 +0$'
+has out '^  GPU 1 +50 +- +50 +0$'
+has out '1 of 4 GPUs on the bus \(GPU 3\)'
+TSR_FAKE_NVML=switch start 0 --json
+has out '"link_switched": true'
+has out '"link_kind": "NVLink"'
+has out '^ +450\.0,?$'
+TSR_FAKE_NVML=old start 0
+has out '3 GPUs \(Test GPU\)'
+has out '^no NVLink between GPUs'
+TSR_FAKE_NVML=broken start 0
+has out '4 GPUs, '
+unset HWLOC_XMLFILE
+LD_LIBRARY_PATH=$before
+export LD_LIBRARY_PATH
 
 # As ranks of a job.
 start 0 -n 2

@@ -163,6 +163,9 @@ static void settle_sizes(unit *u)
     u->grad_begin = u->index[2] * u->grad_count;
     u->own_count = u->grad_count / u->ranks[1];
     u->own_begin = u->grad_begin + u->index[1] * u->own_count;
+    /* A refresh of offloaded parameters takes step memory: the first step makes one too, so that
+     * the plan has it. */
+    u->stale = u->options.offload_params && u->own_count < u->train_count;
     u->lean = u->param_dtype != TSR_F32 && u->own_count < u->train_count &&
               u->train_count == u->shard_count && !u->options.offload_params;
     u->shard_begin = u->lean ? u->own_begin : 0;

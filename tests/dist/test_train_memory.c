@@ -246,7 +246,8 @@ static void check_steps(tsri_job_options *o)
     close_planned(&p);
 }
 
-/* Of every preset, gradients in either pool, with sums over micro-batches and without. */
+/* Of every preset, parameters and gradients in either pool, with sums over micro-batches and
+ * without. */
 static void nothing_is_allocated_after_the_first_step(void)
 {
     static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
@@ -257,7 +258,7 @@ static void nothing_is_allocated_after_the_first_step(void)
                               .batch = 5, /* uneven over data ranks */
                               .seq = 24,
                               .micro_batches = 1 + i % 2,
-                              .fsdp = {.offload_grads = i % 3 == 2},
+                              .fsdp = {.offload_grads = i % 3 == 2, .offload_params = i % 3 == 2},
                               .comm = {.record = true}};
 
         CHECK_OK(tsri_model_preset("llama-tiny", &o.model));

@@ -26,7 +26,9 @@ typedef void *nvml_device; /* the library's handle */
 enum {
     MAX_LINKS = 18,
     LINK_ENABLED = 1,
-    REMOTE_SWITCH = 2
+    REMOTE_SWITCH = 2,
+    VOLTA = 5, /* architectures */
+    BLACKWELL = 10
 };
 
 /* Results are 0 for success. */
@@ -39,8 +41,8 @@ typedef struct nvml {
     int (*pci)(nvml_device device, nvml_pci *pci);
     int (*name)(nvml_device device, char *name, unsigned bytes);
     int (*memory)(nvml_device device, nvml_memory *memory);
+    int (*architecture)(nvml_device device, unsigned *architecture);
     int (*link_state)(nvml_device device, unsigned link, int *state);
-    int (*link_version)(nvml_device device, unsigned link, unsigned *version);
     int (*link_remote)(nvml_device device, unsigned link, nvml_pci *pci);
     int (*link_remote_type)(nvml_device device, unsigned link, int *type);
 } nvml;
@@ -62,12 +64,12 @@ static bool open_library(nvml *n)
     }
     /* Without links the rest is of use. */
     bool links = find(n, "nvmlDeviceGetNvLinkState", &n->link_state);
-    links = find(n, "nvmlDeviceGetNvLinkVersion", &n->link_version) && links;
     links = find(n, "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_remote) && links;
     if (!links) {
         n->link_state = NULL;
     }
     (void)find(n, "nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_remote_type);
+    (void)find(n, "nvmlDeviceGetArchitecture", &n->architecture);
     (void)find(n, "nvmlDeviceGetName", &n->name);
     (void)find(n, "nvmlDeviceGetMemoryInfo", &n->memory);
     return find(n, "nvmlInit_v2", &n->init) && find(n, "nvmlShutdown", &n->shutdown) &&
@@ -76,23 +78,30 @@ static bool open_library(nvml *n)
            find(n, "nvmlDeviceGetPciInfo_v3", &n->pci) && n->init() == 0;
 }
 
-static double link_gb_s(unsigned version)
+/* Of one link in one direction. By architecture: drivers disagree on the numbers of link versions.
+ */
+static double link_gb_s(const nvml *n, nvml_device device)
 {
-    return version <= 1 ? 20.0 : version <= 4 ? 25.0 : 50.0; /* per direction */
+    unsigned architecture = VOLTA;
+
+    if (n->architecture == NULL || n->architecture(device, &architecture) != 0) {
+        architecture = VOLTA;
+    }
+    return architecture < VOLTA ? 20.0 : architecture < BLACKWELL ? 25.0 : 50.0;
 }
 
 /* One GPU's links: those to another GPU go into the matrix, those to switches are summed up. */
 static void read_links(const nvml *n, nvml_device device, int gpu, tsri_topo *topo,
                        double *to_switch)
 {
+    const double gb_s = link_gb_s(n, device);
+
     for (unsigned link = 0; link < MAX_LINKS; link++) {
         nvml_pci remote = {.bus = 0};
-        unsigned version = 0;
         int state = 0;
         int type = -1;
 
-        if (n->link_state(device, link, &state) != 0 || state != LINK_ENABLED ||
-            n->link_version(device, link, &version) != 0) {
+        if (n->link_state(device, link, &state) != 0 || state != LINK_ENABLED) {
             continue;
         }
         const int peer = n->link_remote(device, link, &remote) == 0
@@ -100,10 +109,10 @@ static void read_links(const nvml *n, nvml_device device, int gpu, tsri_topo *to
                              : -1;
 
         if (peer >= 0 && peer != gpu) {
-            topo->links[gpu * topo->gpu_count + peer] += link_gb_s(version);
+            topo->links[gpu * topo->gpu_count + peer] += gb_s;
         } else if (n->link_remote_type != NULL && n->link_remote_type(device, link, &type) == 0 &&
                    type == REMOTE_SWITCH) {
-            to_switch[gpu] += link_gb_s(version);
+            to_switch[gpu] += gb_s;
         }
     }
 }

@@ -150,12 +150,20 @@ static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
 {
     int last = -1;
     bool differ = false;
+    bool unknown = false;
 
     for (int i = 0; i < topo->gpu_count; i++) {
         const tsri_topo_gpu *g = &topo->gpus[i];
 
+        unknown = unknown || (g->visible && g->device < 0);
         differ = differ || (g->visible && g->device >= 0 && g->device < last);
         last = g->visible && g->device > last ? g->device : last;
+    }
+    if (unknown) {
+        TSR_TRY(tsri_topo_note_add(
+            &plan->notes, false, "gpus",
+            "the record has no device numbers; with CUDA_DEVICE_ORDER=PCI_BUS_ID devices are "
+            "numbered in the order of GPUs that are not hidden"));
     }
     if (differ) {
         TSR_TRY(tsri_topo_note_add(

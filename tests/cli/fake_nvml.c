@@ -2,8 +2,8 @@
  * Copyright The Tessera authors */
 /* A stand-in for libnvidia-ml.so.1: three GPUs at 0000:12, 13 and 14, numbered against PCI order.
  *
- * TSR_FAKE_NVML=direct: two links of the second version between neighbours; switch: nine links of
- * the fifth generation from each GPU to a switch; old: no links; broken: nothing can be opened. */
+ * TSR_FAKE_NVML=direct: two links of Ampere between neighbours; switch: nine links of Blackwell
+ * from each GPU to a switch; old: no links; broken: nothing can be opened. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ NVML int nvmlDeviceGetPciInfo_v3(void *device, pci_info *pci);
 NVML int nvmlDeviceGetName(void *device, char *name, unsigned bytes);
 NVML int nvmlDeviceGetMemoryInfo(void *device, memory_info *memory);
 NVML int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *state);
-NVML int nvmlDeviceGetNvLinkVersion(void *device, unsigned link, unsigned *version);
+NVML int nvmlDeviceGetArchitecture(void *device, unsigned *architecture);
 NVML int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, pci_info *pci);
 NVML int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type);
 
@@ -108,11 +108,10 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *state)
     return SUCCESS;
 }
 
-int nvmlDeviceGetNvLinkVersion(void *device, unsigned link, unsigned *version)
+int nvmlDeviceGetArchitecture(void *device, unsigned *architecture)
 {
     (void)device;
-    (void)link;
-    *version = is("switch") ? 5 : 2;
+    *architecture = is("switch") ? 10 : 7; /* Blackwell, Ampere */
     return SUCCESS;
 }
 

@@ -35,7 +35,6 @@ static const tsri_cli_option options[] = {
 
 enum {
     MAX_PRESETS = 16,
-    MAX_FOUND = 10,
     MAX_RANKS = 1 << 20,
     MAX_MATCHED_RANKS = 1 << 14 /* groups of all ranks are compared by each of them */
 };
@@ -251,12 +250,12 @@ static tsr_status print(const tsri_cli *cli, const planning *p)
     return TSR_OK;
 }
 
-static void tell_progress(void *context, int tried, int found)
+static void tell_progress(void *context, const tsri_search *so_far)
 {
     const bool *live = context;
 
     if (*live) {
-        (void)fprintf(stderr, "\r%d layouts tried, %d kept", tried, found);
+        (void)fprintf(stderr, "\r%d layouts tried, %d kept", so_far->tried, so_far->count);
         (void)fflush(stderr);
     }
 }
@@ -266,21 +265,18 @@ static tsr_status search(const planning *p)
     bool live = isatty(STDERR_FILENO) != 0;
     const tsri_forecast_head head = {
         .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
-    tsri_candidate *found = NULL;
-    int count = 0;
-    int tried = 0;
+    tsri_search *found = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_alloc(MAX_FOUND, sizeof(*found), &found));
+    TSR_TRY(tsri_alloc(1, sizeof(*found), &found));
     TSR_TRY_GOTO(status,
-                 tsri_search_run(&p->options, p->ranks, &p->cluster, tell_progress, &live, found,
-                                 MAX_FOUND, &count, &tried),
+                 tsri_search_run(&p->options, p->ranks, &p->cluster, tell_progress, &live, found),
                  free_found);
     if (live) {
         (void)fprintf(stderr, "\r%40s\r", "");
     }
     tsri_forecast_print_head(&head, stdout);
-    tsri_search_print(found, count, tried, stdout);
+    tsri_search_print(found, stdout);
 free_found:
     tsri_free(&found);
     return status;

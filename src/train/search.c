@@ -20,9 +20,8 @@ typedef struct search {
     int64_t batch; /* sequences of a step */
     tsri_search_progress progress;
     void *context;
-    tsri_candidate *best;
-    int capacity, count, tried;
     tsri_candidate *trial;
+    tsri_search *out;
 } search;
 
 typedef struct sizes {
@@ -49,34 +48,34 @@ static int model_heads(const tsri_model_spec *spec)
 
 /* ---- the results ---- */
 
-static void keep(search *s)
+static void keep(tsri_search *out, const tsri_candidate *trial)
 {
-    int at = s->count;
+    int at = out->count;
 
-    if (!s->trial->forecast.possible || !s->trial->forecast.fits) {
+    if (!trial->forecast.possible || !trial->forecast.fits) {
         return;
     }
-    while (at > 0 && s->best[at - 1].forecast.step_s > s->trial->forecast.step_s) {
+    while (at > 0 && out->best[at - 1].forecast.step_s > trial->forecast.step_s) {
         at--;
     }
-    if (at == s->capacity) {
+    if (at == TSRI_SEARCH_KEPT) {
         return;
     }
-    const int moved = (s->count < s->capacity ? s->count : s->capacity - 1) - at;
+    const int moved = (int)tsri_min64(out->count, TSRI_SEARCH_KEPT - 1) - at;
 
-    memmove(&s->best[at + 1], &s->best[at], sizeof(*s->best) * (size_t)moved);
-    s->best[at] = *s->trial;
-    s->count += s->count < s->capacity;
+    memmove(&out->best[at + 1], &out->best[at], sizeof(*out->best) * (size_t)moved);
+    out->best[at] = *trial;
+    out->count += out->count < TSRI_SEARCH_KEPT;
 }
 
 static tsr_status try_one(search *s)
 {
     if (s->progress != NULL) {
-        s->progress(s->context, s->tried, s->count);
+        s->progress(s->context, s->out);
     }
-    s->tried++;
+    s->out->tried++;
     TSR_TRY(tsri_forecast_run(&s->trial->options, s->size, s->cluster, NULL, &s->trial->forecast));
-    keep(s);
+    keep(s->out, s->trial);
     return TSR_OK;
 }
 
@@ -182,8 +181,7 @@ static tsr_status try_shards(search *s, int tp)
 }
 
 tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri_cluster *cluster,
-                           tsri_search_progress progress, void *context, tsri_candidate *out,
-                           int capacity, int *count_out, int *tried_out)
+                           tsri_search_progress progress, void *context, tsri_search *out)
 {
     search s = {.base = options,
                 .cluster = cluster,
@@ -191,11 +189,12 @@ tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri
                 .batch = options->batch * options->micro_batches,
                 .progress = progress,
                 .context = context,
-                .best = out,
-                .capacity = capacity};
+                .out = out};
     const int node = cluster->devices > 0 ? cluster->devices : size;
     tsr_status status = TSR_OK;
 
+    out->count = 0;
+    out->tried = 0;
     TSR_TRY(tsri_alloc(1, sizeof(*s.trial), &s.trial));
     for (int tp = 1; tp <= node && tp <= MAX_TP; tp++) {
         if (node % tp == 0 && size % tp == 0 && model_heads(&options->model) % tp == 0 &&
@@ -203,8 +202,6 @@ tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri
             TSR_TRY_GOTO(status, try_shards(&s, tp), free_trial);
         }
     }
-    *count_out = s.count;
-    *tried_out = s.tried;
 free_trial:
     tsri_free(&s.trial);
     return status;
@@ -212,14 +209,14 @@ free_trial:
 
 /* ---- the page ---- */
 
-void tsri_search_print(const tsri_candidate *candidates, int count, int tried, FILE *stream)
+void tsri_search_print(const tsri_search *found, FILE *stream)
 {
     static const double gibi = 1024.0 * 1024.0 * 1024.0;
 
-    (void)fprintf(stream, "\n%d layouts tried, the fastest that fit:\n  %10s %10s %9s  %s\n", tried,
-                  "step s", "GiB a rank", "exposed s", "chosen by");
-    for (int i = 0; i < count; i++) {
-        const tsri_candidate *c = &candidates[i];
+    (void)fprintf(stream, "\n%d layouts tried, the fastest that fit:\n  %10s %10s %9s  %s\n",
+                  found->tried, "step s", "GiB a rank", "exposed s", "chosen by");
+    for (int i = 0; i < found->count; i++) {
+        const tsri_candidate *c = &found->best[i];
         const tsri_job_options *o = &c->options;
 
         (void)fprintf(stream, "  %10.4f %10.2f %9.4f  mesh='{", c->forecast.step_s,
@@ -231,7 +228,7 @@ void tsri_search_print(const tsri_candidate *candidates, int count, int tried, F
                       o->micro_batches,
                       o->checkpoint_every > 0 ? " parallel.activation_checkpointing=block" : "");
     }
-    if (count == 0) {
+    if (found->count == 0) {
         (void)fprintf(stream, "  none: more ranks, shorter sequences or a smaller model would\n");
     }
 }

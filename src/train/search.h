@@ -18,17 +18,25 @@ typedef struct tsri_candidate {
     tsri_forecast forecast;
 } tsri_candidate;
 
-/** Called before each trial; NULL: nobody is told. */
-typedef void (*tsri_search_progress)(void *context, int tried, int best_count);
+enum {
+    TSRI_SEARCH_KEPT = 10
+};
+
+typedef struct tsri_search {
+    tsri_candidate best[TSRI_SEARCH_KEPT]; /* the fastest that fit, the fastest first */
+    int count;                             /* of them */
+    int tried;
+} tsri_search;
+
+/** Called before each trial. */
+typedef void (*tsri_search_progress)(void *context, const tsri_search *so_far);
 
 /**
  * Local. Try layouts of options (whose axes, preset, batch and checkpointing are replaced) on size
- * ranks; out receives the `capacity` fastest that fit, the fastest first, *count_out how many,
- * *tried_out how many were tried.
+ * ranks. progress: NULL, nobody is told.
  */
 tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri_cluster *cluster,
-                           tsri_search_progress progress, void *context, tsri_candidate *out,
-                           int capacity, int *count_out, int *tried_out);
+                           tsri_search_progress progress, void *context, tsri_search *out);
 
-/** The candidates as a table, with the words that choose each in a configuration. */
-void tsri_search_print(const tsri_candidate *candidates, int count, int tried, FILE *stream);
+/** The search as a table, with the words that choose each layout in a configuration. */
+void tsri_search_print(const tsri_search *found, FILE *stream);

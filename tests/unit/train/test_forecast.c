@@ -215,27 +215,24 @@ static void test_logits(void)
 
 static void test_search(void)
 {
-    enum {
-        MOST = 5
-    };
-    tsri_candidate found[MOST];
+    tsri_search *found = NULL;
     tsri_cluster cluster = ideal(50.0);
     const tsri_job_options o = small("hsdp");
-    int count = 0;
-    int tried = 0;
 
     cluster.machine.tiers[0].span = 4;
     cluster.devices = 4;
-    CHECK_OK(tsri_search_run(&o, 8, &cluster, NULL, NULL, found, MOST, &count, &tried));
-    CHECK_EQ(count, MOST);
-    CHECK(tried > MOST);
-    for (int i = 1; i < count; i++) {
-        CHECK(found[i - 1].forecast.step_s <= found[i].forecast.step_s);
-        CHECK(found[i].forecast.fits);
+    REQUIRE_OK(tsri_alloc(1, sizeof(*found), &found));
+    CHECK_OK(tsri_search_run(&o, 8, &cluster, NULL, NULL, found));
+    CHECK_EQ(found->count, TSRI_SEARCH_KEPT);
+    CHECK(found->tried > TSRI_SEARCH_KEPT);
+    for (int i = 1; i < found->count; i++) {
+        CHECK(found->best[i - 1].forecast.step_s <= found->best[i].forecast.step_s);
+        CHECK(found->best[i].forecast.fits);
     }
     cluster.machine.memory_bytes = 1.0;
-    CHECK_OK(tsri_search_run(&o, 8, &cluster, NULL, NULL, found, MOST, &count, &tried));
-    CHECK_EQ(count, 0);
+    CHECK_OK(tsri_search_run(&o, 8, &cluster, NULL, NULL, found));
+    CHECK_EQ(found->count, 0);
+    tsri_free(&found);
 }
 
 const tsr_test_case tsr_test_cases[] = {

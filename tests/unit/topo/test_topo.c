@@ -344,6 +344,37 @@ static void few_ranks_stay_in_one_island(void)
     tsri_topo_free(&topo);
 }
 
+static void check_order(const char *text, const int *expected)
+{
+    tsri_topo *topo = described(text);
+    tsri_topo_plan *plan = planned(topo, (tsri_topo_ask){0});
+
+    for (int i = 0; i < plan->place_count; i++) {
+        CHECK_EQ(plan->places[i].gpu, expected[i]);
+    }
+    tsri_topo_plan_free(&plan);
+    tsri_topo_free(&topo);
+}
+
+/* NUMA nodes before larger links, those before PCI order. */
+static void near_ranks_are_near(void)
+{
+    check_order("package\nnuma 4 1 8\nhost 0000:10\ngpu 0000:11:00.0\ngpu 0000:12:00.0\n"
+                "package\nnuma 4 1 8\nhost 0000:20\ngpu 0000:21:00.0\ngpu 0000:22:00.0\n"
+                "link 0 1 25\nlink 0 2 50\nlink 1 3 50\nlink 2 3 25\n",
+                (const int[]){0, 1, 3, 2});
+    /* PCI addresses that alternate between the nodes. */
+    check_order("package\nnuma 4 1 8\nhost 0000:10\ngpu 0000:11:00.0\ngpu 0000:31:00.0\n"
+                "package\nnuma 4 1 8\nhost 0000:20\ngpu 0000:21:00.0\ngpu 0000:41:00.0\n"
+                "link 0 1 25\nlink 0 2 25\nlink 0 3 25\nlink 1 2 25\nlink 1 3 25\nlink 2 3 25\n",
+                (const int[]){0, 2, 1, 3});
+    /* Pairs of double links inside a node. */
+    check_order("package\nnuma 4 1 8\nhost 0000:10\ngpu 0000:11:00.0\ngpu 0000:12:00.0\n"
+                "gpu 0000:13:00.0\ngpu 0000:14:00.0\n"
+                "link 0 1 25\nlink 0 3 50\nlink 1 2 50\nlink 2 3 25\n",
+                (const int[]){0, 3, 2, 1});
+}
+
 static void islands_can_be_chosen(void)
 {
     tsri_topo *topo = golden("topo/two_islands.desc");
@@ -637,6 +668,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"nics_are_matched_not_taken", nics_are_matched_not_taken},
     {"matching_is_even", matching_is_even},
     {"few_ranks_stay_in_one_island", few_ranks_stay_in_one_island},
+    {"near_ranks_are_near", near_ranks_are_near},
     {"islands_can_be_chosen", islands_can_be_chosen},
     {"meshes_are_refused", meshes_are_refused},
     {"meshes_are_proposed", meshes_are_proposed},

@@ -153,34 +153,18 @@ free_timed:
     return status;
 }
 
-static tsr_status step_twice(tsri_job *job)
-{
-    tsri_step_result result;
-
-    for (int step = 0; step < 2; step++) {
-        tsri_recorder_clear(tsri_comm_device(job->comm));
-        TSR_TRY(tsri_job_step(job, step, 0.0, 1.0, NULL, &result));
-    }
-    return TSR_OK;
-}
-
-static tsr_status run_on(tsr_world *world, const tsri_job_options *options,
-                         const tsri_cluster *cluster, tsri_text *trace, tsri_forecast *out)
+static tsr_status fill(const tsri_job *job, int size, const tsri_cluster *cluster, tsri_text *trace,
+                       tsri_forecast *out)
 {
     tsri_clock_result *clock = NULL;
-    tsri_job *job = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*clock), &clock));
-    TSR_TRY_GOTO(status, tsri_job_open(world, options, &job), free_clock);
-    TSR_TRY_GOTO(status, step_twice(job), close_job);
-    TSR_TRY_GOTO(status, play(job, cluster, trace, clock), close_job);
+    TSR_TRY_GOTO(status, play(job, cluster, trace, clock), free_clock);
     fill_memory(job, cluster, out);
     fill_axes(clock, cluster, out);
-    fill_time(job, clock, tsr_world_size(world), cluster, out);
+    fill_time(job, clock, size, cluster, out);
     out->possible = true;
-close_job:
-    tsri_job_close(&job);
 free_clock:
     tsri_free(&clock);
     return status;
@@ -189,24 +173,23 @@ free_clock:
 tsr_status tsri_forecast_run(const tsri_job_options *options, int size, const tsri_cluster *cluster,
                              tsri_text *trace, tsri_forecast *out)
 {
-    const tsr_world_options sim = {
-        .backend = "sim", .threads = options->dry_threads, .sim_rank = 0, .sim_size = size};
-    tsri_job_options o = *options;
     tsr_world *world = NULL;
+    tsri_job *job = NULL;
     tsr_status status = TSR_OK;
 
     *out = (tsri_forecast){0};
     (void)snprintf(out->preset, sizeof(out->preset), "%s",
                    options->preset != NULL ? options->preset : "hsdp");
-    o.comm.record = true;
-    TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
-    status = run_on(world, &o, cluster, trace, out);
-    tsr_world_close(&world);
+    status = tsri_job_dry_run(options, 0, size, &world, &job);
     if (status == TSR_ERR_INVALID || status == TSR_ERR_UNSUPPORTED || status == TSR_ERR_SHAPE) {
         (void)snprintf(out->why, sizeof(out->why), "%s", tsr_error_message());
         tsr_error_clear();
         return TSR_OK;
     }
+    TSR_TRY(status);
+    status = fill(job, size, cluster, trace, out);
+    tsri_job_close(&job);
+    tsr_world_close(&world);
     TSR_TRY(status);
     return TSR_OK;
 }

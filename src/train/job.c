@@ -292,8 +292,10 @@ tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
     o.comm.record = true;
     TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
     TSR_TRY_GOTO(status, tsri_job_open(world, &o, &job), close_world);
-    tsri_recorder_clear(tsri_comm_device(job->comm));
-    TSR_TRY_GOTO(status, tsri_job_step(job, 0, 0.0, 1.0, NULL, &result), close_job);
+    for (int step = 0; step < 2; step++) {
+        tsri_recorder_clear(tsri_comm_device(job->comm));
+        TSR_TRY_GOTO(status, tsri_job_step(job, step, 0.0, 1.0, NULL, &result), close_job);
+    }
     *world_out = world;
     *out = job;
     return TSR_OK;

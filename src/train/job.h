@@ -96,8 +96,9 @@ typedef struct tsri_plan_summary {
     const char *peak_label;
 } tsri_plan_summary;
 void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
-/** Dry run of one step on a sim world as rank of size; *out is the sim job, for its arena plan,
- *  ledger and summary. *world_out must outlive it. */
+/** Dry run on a sim world as rank of size: two steps, of which the second is recorded, because
+ *  what a step updated is gathered in the next one. *out is the sim job, for its arena plan, ledger
+ *  and summary. *world_out must outlive it. */
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out);
 /** Write plan.txt: memory by kind, units, collectives by axis. */

@@ -482,16 +482,15 @@ const tsri_cli_command tsri_command_topo = {
     .name = "topo",
     .summary = "the machine, the groups of ranks, and why",
     .usage = "[--xml FILE | --synthetic STRING] [--mesh SPEC] [-n N]",
-    .help =
-        "Shows processors, GPUs, NICs and links of this machine or of a recorded one; which GPUs\n"
-        "form islands, which rank gets which GPU, NIC and cores, what each axis of a mesh goes\n"
-        "over, and the reason for each choice. With -n, or as ranks of a job, it compares and\n"
-        "shows all hosts.\n"
-        "\n"
-        "  tessera topo\n"
-        "  tessera topo --xml dgx.xml --mesh replicate=2,shard=4,tp=2 --svg dgx.svg\n"
-        "  tessera topo --synthetic \"package:2 numa:1 core:8 pu:2\" --nodes 4 --shard 2\n"
-        "  tessera topo --hosts a:8,b:8 --tp 4\n",
+    .help = "Shows processors, GPUs, NICs and links of this machine or of a recorded one;\n"
+            "which GPUs form islands, which rank gets which GPU, NIC and cores, what each\n"
+            "axis of a mesh goes over, and the reason for each choice. With -n, or as ranks\n"
+            "of a job, it compares and shows all hosts.\n"
+            "\n"
+            "  tessera topo\n"
+            "  tessera topo --xml dgx.xml --mesh replicate=2,shard=4,tp=2 --svg dgx.svg\n"
+            "  tessera topo --synthetic \"package:2 numa:1 core:8 pu:2\" --nodes 4 --shard 2\n"
+            "  tessera topo --hosts a:8,b:8 --tp 4\n",
     .options = options,
     .launches = true,
     .check = check,

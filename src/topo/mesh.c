@@ -41,7 +41,7 @@ static void see_pair(const view *v, int a, int b, between *seen)
 
     seen->islands = seen->islands || p->island != q->island;
     if (p->gpu < 0) {
-        const bool home = p->numa >= 0 && p->numa == q->numa;
+        const bool home = v->topo->numa_count < 2 || (p->numa >= 0 && p->numa == q->numa);
 
         seen->near = home && seen->near > TSRI_TOPO_SAME_NUMA ? TSRI_TOPO_SAME_NUMA
                      : home                                   ? seen->near

@@ -66,7 +66,7 @@ start 0 --xml "$folder/two_islands.xml" --islands node --tp 8
 has out '^mesh shard=1,tp=8'
 start 0 --xml "$folder/hidden.xml"
 has out '1 of 4 GPUs on the bus'
-start 0 --synthetic "package:1 core:2" --mesh tp=4
+start 0 --synthetic "package:1 core:2 pu:1" --mesh tp=4
 has out '4 ranks on 2 cores: nobody is bound'
 has out '^  tp=4 +1  0-3 +\?  shared memory, one NUMA node'
 start 0 --synthetic "package:2 numa:1 core:8 pu:2" --nodes 4 --shard 2

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "train/config.h"
 #include "train/forecast.h"
+#include "train/probe.h"
 #include "train/ranks.h"
 #include "train/search.h"
 
@@ -23,7 +24,8 @@ static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_cluster = "8xH100";
 
 static const tsri_cli_option options[] = {
-    {"--cluster", "NAME|FILE", "the machine: a built-in one, or a file (clusters/README.md)"},
+    {"--cluster", "NAME|FILE",
+     "the machine: built-in, a file (clusters/README.md), or this one: this"},
     {"--ranks", "N", "devices; default: the mesh's product, or one node"},
     {"--presets", "LIST", "compare these, such as ddp,fsdp,hsdp; all: every one"},
     {"--search", NULL, "try meshes, presets, micro-batches and checkpointing; the ten fastest"},
@@ -149,12 +151,76 @@ static tsr_status check_all_ranks(const tsri_cli *cli, int ranks)
     return TSR_OK;
 }
 
-static tsr_status load(const tsri_cli *cli, planning *p)
+static bool is_this(const tsri_cli *cli)
 {
     const char *cluster = tsri_cli_value(cli, "--cluster");
+
+    return cluster != NULL && strcmp(cluster, "this") == 0;
+}
+
+static tsr_status load_cluster(const tsri_cli *cli, planning *p)
+{
+    const char *cluster = tsri_cli_value(cli, "--cluster");
+
+    if (is_this(cli)) {
+        p->cluster.machine.inline_compute = true; /* the rest is measured before it is used */
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_cluster_load(cluster != NULL ? cluster : default_cluster, &p->cluster));
+    return TSR_OK;
+}
+
+/* "this": one rank's kernels here. Links are between ranks, which the user has to start. */
+static tsr_status check_this(const tsri_cli *cli, const planning *p)
+{
+    if (is_this(cli) && p->ranks > 1) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "--cluster this is one rank, the plan has %d: links are measured by "
+                         "`tessera bench probe -n %d --out this.yaml`, then --cluster this.yaml",
+                         p->ranks, p->ranks);
+    }
+    return TSR_OK;
+}
+
+static tsr_status measure_on(tsr_world *world, planning *p)
+{
+    tsri_probe_report *report = NULL;
+    tsri_text text = {0};
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*report), &report));
+    TSR_TRY_GOTO(status, tsri_probe(world, &p->options, 0.0, report), free_report);
+    tsri_probe_text(report, tsr_world_host(world, 0), &text);
+    TSR_TRY_GOTO(status, tsri_text_status(&text), free_text);
+    TSR_TRY_GOTO(status, tsri_cluster_parse(text.data, (size_t)text.length, "this", &p->cluster),
+                 free_text);
+free_text:
+    tsri_text_free(&text);
+free_report:
+    tsri_free(&report);
+    return status;
+}
+
+static tsr_status measure(const tsri_cli *cli, planning *p)
+{
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+
+    if (!is_this(cli)) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu"}, &world));
+    status = measure_on(world, p);
+    tsr_world_close(&world);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
+static tsr_status load(const tsri_cli *cli, planning *p)
+{
     const int files = strchr(cli->words[0], '=') == NULL ? 1 : 0;
 
-    TSR_TRY(tsri_cluster_load(cluster != NULL ? cluster : default_cluster, &p->cluster));
+    TSR_TRY(load_cluster(cli, p));
     TSR_TRY(tsri_config_load(files > 0 ? cli->words[0] : NULL, cli->words + files,
                              cli->word_count - files, &p->config));
     TSR_TRY(read_ranks(cli, &p->ranks));
@@ -165,6 +231,7 @@ static tsr_status load(const tsri_cli *cli, planning *p)
         p->ranks = p->cluster.devices > 0 ? p->cluster.devices : 1;
     }
     TSR_TRY(check_all_ranks(cli, p->ranks));
+    TSR_TRY(check_this(cli, p));
     TSR_TRY(open_mesh(p));
     tsri_config_job(p->config,
                     !p->cluster.machine.inline_compute ||
@@ -324,6 +391,7 @@ static int run(const tsri_cli *cli)
 
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*p), &p), finish);
     TSR_TRY_GOTO(status, load(cli, p), free_plan);
+    TSR_TRY_GOTO(status, measure(cli, p), free_plan);
     TSR_TRY_GOTO(status, plan(cli, p), free_plan);
 free_plan:
     destroy(&p);
@@ -343,6 +411,7 @@ const tsri_cli_command tsri_command_plan = {
             "  tessera plan run.yaml --cluster 8xH100 --ranks 64 --search\n"
             "  tessera plan run.yaml --ranks 1024 train.micro_batches=4 --all-ranks\n"
             "  tessera plan run.yaml --cluster my.yaml --trace step.json\n"
+            "  tessera plan model.preset=llama-tiny train.batch=8 train.seq=256 --cluster this\n"
             "  tessera plan model.preset=gpt2-xl train.batch=4 train.seq=512 --cluster 4xA100-40\n",
     .options = options,
     .words_min = 1,

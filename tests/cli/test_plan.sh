@@ -99,6 +99,13 @@ has out '^every collective of two steps meets all its members$'
 awk '/different steps/ { on = 1 } on && $1 ~ /^[0-9]+$/ && NF == 6 { sum += $1 } END { exit sum != 1024 }' \
     "$folder/out" || complain "the classes have not 1024 ranks"
 
+# This machine, measured.
+start 0 model.preset=llama-tiny train.batch=2 train.seq=32 --cluster this
+has out '^cluster  measured: 1 devices? on 1 node'
+has out '^  compute +0\.[0-9]*[1-9]'
+start 2 model.preset=llama-tiny --cluster this --ranks 4
+has err 'tessera bench probe -n 4'
+
 # What is refused, before anything is planned.
 start 2 model.preset=llama-tiny --all-ranks --json
 has err 'all-ranks prints a table, --json none'

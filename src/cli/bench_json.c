@@ -147,10 +147,10 @@ static json_t *machine_json(const tsri_machine *m)
         }
     }
     for (int i = 0; i < m->tier_count; i++) {
-        (void)json_array_append_new(links,
-                                    json_pack("{s:s, s:i, s:f, s:f}", "name", m->tiers[i].name,
-                                              "ranks", m->tiers[i].span, "bytes_per_s",
-                                              m->tiers[i].bytes_per_s, "hop_s", m->tiers[i].hop_s));
+        (void)json_array_append_new(
+            links, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", m->tiers[i].name, "ranks",
+                             m->tiers[i].span, "bytes_per_s", m->tiers[i].bytes_per_s, "hop_s",
+                             m->tiers[i].hop_s, "busy_s", m->tiers[i].busy_s));
     }
     return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f}", "kernels_per_s", kernels, "links", links,
                      "launch_s", m->launch_s, "collective_s", m->call_s, "host_bytes_per_s",

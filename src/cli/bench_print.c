@@ -189,17 +189,19 @@ static void print_links(const tsri_bench_probe_report *r)
         print_again(a->tiers[i].bytes_per_s / GIGA, b->tiers[i].bytes_per_s / GIGA);
         (void)printf("%-20s %-8s  %8s", "", "hop us", "");
         print_again(1e6 * a->tiers[i].hop_s, 1e6 * b->tiers[i].hop_s);
+        (void)printf("%-20s %-8s  %8s", "", "busy us", "");
+        print_again(1e6 * a->tiers[i].busy_s, 1e6 * b->tiers[i].busy_s);
     }
     (void)printf("%-20s %-8s  %8s", "call", "us", "");
     print_again(1e6 * a->call_s, 1e6 * b->call_s);
-    (void)printf("\n%-15s %-12s %6s %11s  %10s %10s  %6s\n", "collective", "axes", "ranks", "bytes",
-                 "first us", "again us", "apart");
+    (void)printf("\n%-15s %-12s %6s %11s %-4s  %10s %10s  %6s\n", "collective", "axes", "ranks",
+                 "bytes", "", "first us", "again us", "apart");
     for (int i = 0; i < r->first.row_count; i++) {
         const tsri_probe_row *row = &r->first.measured[i];
         char text[32];
 
-        (void)printf("%-15s %-12s %6d %11s", tsri_coll_name(row->kind), row->axes, row->ranks,
-                     tsri_format_bytes(row->bytes, text, sizeof(text)));
+        (void)printf("%-15s %-12s %6d %11s %-4s", tsri_coll_name(row->kind), row->axes, row->ranks,
+                     tsri_format_bytes(row->bytes, text, sizeof(text)), row->busy ? "busy" : "");
         if (row->bytes == r->second.measured[i].bytes) {
             print_again(1e6 * row->s, 1e6 * r->second.measured[i].s);
         } else { /* the time was enough for another size */

@@ -211,7 +211,7 @@ static tsr_status read_span(const reading *r, const tsri_yaml_node *node, int *o
 
 static tsr_status read_link_key(const reading *r, const tsri_yaml_node *node, tsri_tier *tier)
 {
-    static const char *const names[] = {"name", "ranks", "gb_per_s", "hop_us"};
+    static const char *const names[] = {"name", "ranks", "gb_per_s", "hop_us", "busy_us"};
 
     if (strcmp(node->key, "name") == 0) {
         return read_name(r, node, tier->name);
@@ -225,7 +225,10 @@ static tsr_status read_link_key(const reading *r, const tsri_yaml_node *node, ts
     if (strcmp(node->key, "hop_us") == 0) {
         return read_number(r, node, micro, &tier->hop_s);
     }
-    return raise_unknown(r, node, names, 4);
+    if (strcmp(node->key, "busy_us") == 0) {
+        return read_number(r, node, micro, &tier->busy_s);
+    }
+    return raise_unknown(r, node, names, 5);
 }
 
 static tsr_status read_link(const reading *r, const tsri_yaml_node *entry, bool last)
@@ -423,8 +426,12 @@ void tsri_cluster_print(const tsri_machine *m, const char *sources, tsri_text *t
         char span[PLACE_BYTES];
 
         (void)snprintf(span, sizeof(span), "%d", t->span);
-        tsri_text_add(text, "  - {name: %s, ranks: %s, gb_per_s: %.6g, hop_us: %.6g}\n", t->name,
+        tsri_text_add(text, "  - {name: %s, ranks: %s, gb_per_s: %.6g, hop_us: %.6g", t->name,
                       t->span == 0 ? "all" : span, t->bytes_per_s / giga, t->hop_s / micro);
+        if (t->busy_s > 0.0) {
+            tsri_text_add(text, ", busy_us: %.6g", t->busy_s / micro);
+        }
+        tsri_text_add(text, "}\n");
     }
     tsri_text_add(text, "sources:\n%s", sources);
 }

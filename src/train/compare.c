@@ -98,22 +98,55 @@ static double seconds_of(const tsri_compare_options *options)
     return (options->seconds > 0.0 ? options->seconds : probe_seconds) / 2.0;
 }
 
-/* Once more, after all steps: no plan can be nearer than the machine is to itself. */
-static tsr_status probe_again(comparison *c, double seconds)
+static void choose_preset(comparison *c, int preset)
+{
+    c->config->parallel.preset = preset;
+    tsri_config_job(c->config, c->bf16, &c->options);
+    c->options.dry_threads = c->report->threads;
+    c->options.comm.record = true;
+}
+
+/* How far plans on another machine are from those of the rows that ran. */
+static tsr_status plan_again(comparison *c, const tsri_compare_options *options,
+                             const tsri_machine *machine)
 {
     tsri_compare_report *r = c->report;
+    tsri_cluster cluster = r->machine;
+    tsri_forecast *plan = NULL;
+    tsr_status status = TSR_OK;
+
+    cluster.machine = *machine;
+    r->apart = 1.0;
+    TSR_TRY(tsri_alloc(1, sizeof(*plan), &plan));
+    for (int i = 0; i < r->row_count; i++) {
+        if (r->rows[i].ran) {
+            choose_preset(c, options->presets[i]);
+            TSR_TRY_GOTO(status, tsri_forecast_run(&c->options, r->ranks, &cluster, NULL, plan),
+                         free_plan);
+            const double ratio = plan->step_s / r->rows[i].plan.step_s;
+
+            r->apart = ratio > r->apart ? ratio : r->apart;
+            r->apart = 1.0 / ratio > r->apart ? 1.0 / ratio : r->apart;
+        }
+    }
+free_plan:
+    tsri_free(&plan);
+    return status;
+}
+
+/* Once more, after all steps: no plan can be nearer than the machine is to itself. */
+static tsr_status probe_again(comparison *c, const tsri_compare_options *options)
+{
     tsri_probe_report *again = NULL;
     tsr_status status = TSR_OK;
 
-    if (!r->probed) {
+    if (!c->report->probed) {
         return TSR_OK;
     }
     TSR_TRY(tsri_alloc(1, sizeof(*again), &again));
-    c->config->parallel.preset = c->preset;
-    tsri_config_job(c->config, c->bf16, &c->options);
-    c->options.dry_threads = r->threads;
-    TSR_TRY_GOTO(status, tsri_probe(c->world, &c->options, seconds, again), free_again);
-    r->apart = tsri_probe_factor(&r->probe, again, &r->apart_what);
+    choose_preset(c, c->preset);
+    TSR_TRY_GOTO(status, tsri_probe(c->world, &c->options, seconds_of(options), again), free_again);
+    TSR_TRY_GOTO(status, plan_again(c, options, &again->machine), free_again);
 free_again:
     tsri_free(&again);
     return status;
@@ -472,10 +505,7 @@ static tsr_status run_preset(comparison *c, int preset)
     tsr_status status = TSR_OK;
 
     *row = (tsri_compare_row){0};
-    c->config->parallel.preset = preset;
-    tsri_config_job(c->config, c->bf16, &c->options);
-    c->options.dry_threads = c->report->threads;
-    c->options.comm.record = true;
+    choose_preset(c, preset);
     if (agreed(c, plan_preset(c, row), row) && agreed(c, open_preset(c), row)) {
         status = measure_preset(c, row);
     }
@@ -541,14 +571,13 @@ static tsr_status run(comparison *c, tsr_status loaded, const tsri_compare_optio
     describe(c);
     c->preset = c->config->parallel.preset;
     c->bf16 = (tsri_world_backend(c->world)->caps & TSR_CAP_BF16) != 0;
-    tsri_config_job(c->config, c->bf16, &c->options);
-    c->options.dry_threads = c->report->threads;
+    choose_preset(c, c->preset);
     TSR_TRY_GOTO(status, tsri_alloc((size_t)c->steps, sizeof(*c->times), &c->times), free_text);
     TSR_TRY_GOTO(status, find_machine(c, options), free_text);
     for (int i = 0; i < options->preset_count; i++) {
         TSR_TRY_GOTO(status, run_preset(c, options->presets[i]), free_text);
     }
-    TSR_TRY_GOTO(status, probe_again(c, seconds_of(options)), free_text);
+    TSR_TRY_GOTO(status, probe_again(c, options), free_text);
 free_text:
     tsri_text_free(&text);
     return status;

@@ -60,8 +60,8 @@ typedef struct tsri_compare_report {
     int64_t params, batch, seq, micro_batches;
     bool probed;
     tsri_probe_report probe; /* if so */
-    double apart;            /* if so: factor by which the machine differs after all steps, */
-    const char *apart_what;  /* in this figure */
+    double apart; /* if so: the largest factor by which a preset's planned step differs from that on
+                     the machine as it is after all steps */
     char cluster[TSRI_COMPARE_CLUSTER_BYTES]; /* its file, if so */
     tsri_cluster machine;                     /* as the file says, with its hash */
     tsri_compare_row rows[TSRI_COMPARE_MAX_PRESETS];

@@ -18,6 +18,7 @@ enum {
 typedef struct table {
     char cell[MOST_ROWS][COLUMNS][CELL_BYTES];
     int rows, columns;
+    int words; /* first columns, which stand left; numbers stand right */
 } table;
 
 __attribute__((format(printf, 3, 4))) static void set(table *t, int column, const char *format, ...)
@@ -49,19 +50,18 @@ static int width_of(const table *t, int column)
     return width;
 }
 
-/* The first column stands left, numbers right. */
 static void print(const table *t, bool markdown, FILE *stream)
 {
     for (int r = 0; r < t->rows; r++) {
         for (int c = 0; c < t->columns; c++) {
             const int width = width_of(t, c);
 
-            (void)fprintf(stream, markdown ? "| %*s " : "%*s  ", c == 0 ? -width : width,
+            (void)fprintf(stream, markdown ? "| %*s " : "%*s  ", c < t->words ? -width : width,
                           t->cell[r][c]);
         }
         (void)fprintf(stream, markdown ? "|\n" : "\n");
         for (int c = 0; markdown && r == 0 && c < t->columns; c++) {
-            (void)fprintf(stream, "|%s", c == 0 ? "---" : "---:");
+            (void)fprintf(stream, "|%s", c < t->words ? "---" : "---:");
         }
         if (markdown && r == 0) {
             (void)fprintf(stream, "|\n");
@@ -74,8 +74,9 @@ static void print(const table *t, bool markdown, FILE *stream)
 static void print_links(const tsri_machine *m, FILE *stream)
 {
     for (int i = 0; i < m->tier_count; i++) {
-        (void)fprintf(stream, "%s%s %.3g GB/s, %.3g us a hop", i > 0 ? "; " : "", m->tiers[i].name,
-                      m->tiers[i].bytes_per_s / 1e9, m->tiers[i].hop_s * 1e6);
+        (void)fprintf(stream, "%s%s %.3g GB/s, %.0f us a hop, %.0f us more beside compute",
+                      i > 0 ? "; " : "", m->tiers[i].name, m->tiers[i].bytes_per_s / 1e9,
+                      m->tiers[i].hop_s * 1e6, m->tiers[i].busy_s * 1e6);
     }
 }
 
@@ -147,7 +148,7 @@ static void print_times(const tsri_compare_report *r, bool markdown, table *t, F
     const int count = tsri_compare_order(r, true, planned);
 
     (void)tsri_compare_order(r, false, measured);
-    *t = (table){0};
+    *t = (table){.words = 1};
     for (int c = 0; c < COLUMNS; c++) {
         set(t, c, "%s", heads[c]);
     }
@@ -166,7 +167,7 @@ static void print_times(const tsri_compare_report *r, bool markdown, table *t, F
 
 static void print_traffic(const tsri_compare_report *r, bool markdown, table *t, FILE *stream)
 {
-    *t = (table){0};
+    *t = (table){.words = 2};
     set(t, 0, "preset");
     set(t, 1, "axes");
     set(t, 2, "a rank sends, planned");
@@ -228,9 +229,9 @@ void tsri_compare_print_table(const tsri_compare_report *r, bool markdown, FILE 
     print_order(r, false, stream);
     (void)fprintf(stream, "\n");
     if (r->probed) {
-        (void)fprintf(stream,
-                      "the machine, measured again at the end, is a factor %.2f apart (%s)\n",
-                      r->apart, r->apart_what);
+        (void)fprintf(
+            stream, "on the machine as it was at the end, plans differ by a factor %.2f at most\n",
+            r->apart);
     }
     tsri_free(&t);
 }

@@ -10,28 +10,90 @@
 
 typedef struct hidden_call {
     int from, until; /* entries: after its call, before compute waits for it */
+    tsri_stream_kind stream;
+    uint64_t seq;
     double left_s;
 } hidden_call;
+
+/* Per stream the newest operation that is over; after an operation, or before a stream's next. */
+typedef struct past {
+    uint64_t seq[TSRI_STREAM_COUNT];
+} past;
+
+static bool is_operation(const tsri_entry *e)
+{
+    return e->kind == TSRI_ENTRY_KERNEL || e->kind == TSRI_ENTRY_COLLECTIVE ||
+           e->kind == TSRI_ENTRY_COPY;
+}
 
 static bool is_hidden_call(const tsri_entry *e)
 {
     return e->kind == TSRI_ENTRY_COLLECTIVE && e->stream != TSRI_STREAM_COMPUTE;
 }
 
-/* The first entry at which compute waits for entries[call] or for what follows it. */
-static int find_wait(const tsri_entry *entries, int count, int call)
+static void join(past *to, const past *from)
 {
-    const tsri_entry *c = &entries[call];
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        to->seq[s] = from->seq[s] > to->seq[s] ? from->seq[s] : to->seq[s];
+    }
+}
 
-    for (int i = call + 1; i < count; i++) {
-        const tsri_entry *e = &entries[i];
+/* What is over when the awaited operation of entries[wait] is. Those of earlier steps say no more
+ * than themselves. */
+static past awaited(const tsri_entry *entries, const past *after, int wait)
+{
+    const tsri_entry *w = &entries[wait];
+    past found = {.seq = {0}};
 
-        if (e->kind == TSRI_ENTRY_WAIT && e->stream == TSRI_STREAM_COMPUTE &&
-            e->op == (int)c->stream && e->seq >= c->seq) {
-            return i;
+    for (int i = wait - 1; i >= 0; i--) {
+        if (is_operation(&entries[i]) && (int)entries[i].stream == w->op &&
+            entries[i].seq == w->seq) {
+            return after[i];
         }
     }
-    return count;
+    found.seq[w->op] = w->seq;
+    return found;
+}
+
+static void end_calls(hidden_call *calls, int count, const past *compute, int at)
+{
+    for (int i = 0; i < count; i++) {
+        if (calls[i].until > at && compute->seq[calls[i].stream] >= calls[i].seq) {
+            calls[i].until = at;
+        }
+    }
+}
+
+/* Calls, and where compute waits for each: for itself, or for what waited for it. */
+static int find_calls(const tsri_entry *entries, int count, past *after, hidden_call *calls)
+{
+    past now[TSRI_STREAM_COUNT] = {{{0}}};
+    int used = 0;
+
+    for (int i = 0; i < count; i++) {
+        const tsri_entry *e = &entries[i];
+        past *mine = &now[e->stream];
+
+        if (e->kind == TSRI_ENTRY_WAIT) {
+            const past waited = awaited(entries, after, i);
+
+            join(mine, &waited);
+            if (e->stream == TSRI_STREAM_COMPUTE) {
+                end_calls(calls, used, mine, i);
+            }
+        } else if (is_operation(e)) {
+            mine->seq[e->stream] = e->seq;
+            after[i] = *mine;
+        }
+        if (is_hidden_call(e)) {
+            calls[used++] = (hidden_call){.from = i,
+                                          .until = count,
+                                          .stream = e->stream,
+                                          .seq = e->seq,
+                                          .left_s = e->end_s - e->begin_s};
+        }
+    }
+    return used;
 }
 
 static hidden_call *find_urgent(hidden_call *calls, int count, int at)
@@ -65,16 +127,14 @@ static double hide(hidden_call *calls, int count, int at, double seconds)
 tsr_status tsri_hideable_s(const tsri_entry *entries, int count, double *out)
 {
     hidden_call *calls = NULL;
-    int used = 0;
+    past *after = NULL; /* [count] */
+    tsr_status status = TSR_OK;
 
     *out = 0.0;
     TSR_TRY(tsri_alloc((size_t)count + 1, sizeof(*calls), &calls));
-    for (int i = 0; i < count; i++) {
-        if (is_hidden_call(&entries[i])) {
-            calls[used++] = (hidden_call){i, find_wait(entries, count, i),
-                                          entries[i].end_s - entries[i].begin_s};
-        }
-    }
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)count + 1, sizeof(*after), &after), free_calls);
+    const int used = find_calls(entries, count, after, calls);
+
     for (int i = 0; i < count; i++) {
         const tsri_entry *e = &entries[i];
 
@@ -82,6 +142,8 @@ tsr_status tsri_hideable_s(const tsri_entry *entries, int count, double *out)
             *out += hide(calls, used, i, e->end_s - e->begin_s);
         }
     }
+    tsri_free(&after);
+free_calls:
     tsri_free(&calls);
-    return TSR_OK;
+    return status;
 }

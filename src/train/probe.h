@@ -25,12 +25,13 @@ enum {
 
 /** Collectives of one kind and size over one set of axes, all groups at once. */
 typedef struct tsri_probe_row {
+    double bytes; /* of the whole tensor */
+    double s;     /* of one, on the slowest rank; median */
     char axes[TSRI_PROBE_NAME_BYTES];
     unsigned mask; /* of those axes */
     int ranks;     /* of a group */
     tsri_coll_kind kind;
-    double bytes; /* of the whole tensor */
-    double s;     /* of one, on the slowest rank; median */
+    bool busy; /* made while the rank multiplied matrices */
 } tsri_probe_row;
 
 typedef struct tsri_probe_report {

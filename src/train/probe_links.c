@@ -5,17 +5,16 @@
  * Links, from collectives that all groups of a kind make at once.
  *
  * A cell is one kind of collective, over one set of axes, of one size. Its calls follow each other,
- * each waited for. In a step a collective begins when compute goes on with what the one before it
- * brought, and the thread that moves it has to get a core first; later compute waits for it. So
- * small calls, which tell the latency, are made while the rank multiplies matrices, and large ones,
- * which tell the rate, while it does nothing. A sample is the time of some calls, on the slowest
- * rank; the cell's time is the median of its samples. Sizes are a small one, for the latency, and
- * that of a unit of the job, for the rate, or as much of it as the time allows.
+ * each waited for. A sample is the time of some calls, on the slowest rank; the cell's time is the
+ * median of its samples. Sizes are a small one, for the latency, and that of a unit of the job, for
+ * the rate, or as much of it as the time allows. In a step a collective begins when compute goes on
+ * with what the one before it brought, and the thread that moves it has to get a core first: so
+ * small calls are made once more while the rank multiplies matrices.
  *
  * The machine's tiers are found from where ranks live. What machine.h says of a collective is
  * linear in the cost of a call, the latency of a hop and the time of a byte, so each tier is fitted
- * by least squares, from the nearest on: the rate to large cells, then latencies to small ones,
- * then the rate again, without the latencies. Relative errors count.
+ * by least squares, from the nearest on: the rate to large cells, latencies to what the bytes leave
+ * of small ones. Relative errors count.
  */
 #include "probe_priv.h"
 #include "train/bench_priv.h"
@@ -27,13 +26,13 @@
 #include <string.h>
 
 enum {
-    SIZES = 2,
+    CELLS = 3, /* of a kind: small, small beside compute, large */
     KINDS = 3,
     ROUNDS = 5,
     MOST_CALLS = 64,
     TRIES = 2,
     GROWTH = 4,
-    MOST_MASKS = TSRI_PROBE_MAX_ROWS / SIZES / KINDS
+    MOST_MASKS = TSRI_PROBE_MAX_ROWS / CELLS / KINDS
 };
 
 static const double small_bytes = 1 << 10, middle_bytes = 256 << 10, most_bytes = 16 << 20;
@@ -99,7 +98,7 @@ static tsr_status make_calls(link_probe *p, const tsri_probe_row *row, int calls
 
     for (int i = 0; i < calls; i++) {
         TSR_TRY(tsri_collective(p->group, &coll, p->stream));
-        if (!is_large(row)) {
+        if (row->busy) {
             TSR_TRY(work_until(p, tsri_event_record(p->stream)));
         }
         TSR_TRY(tsri_stream_sync(p->stream));
@@ -178,13 +177,16 @@ static tsr_status find_large(link_probe *p, tsri_probe_row *row, double budget_s
 static tsr_status measure_kind(link_probe *p, const tsri_probe_row *like, double budget_s,
                                tsri_probe_row *rows)
 {
-    for (int i = 0; i < SIZES; i++) {
+    for (int i = 0; i < CELLS; i++) {
+        const bool large = i == CELLS - 1;
+
         rows[i] = *like;
+        rows[i].busy = i == 1;
         rows[i].bytes = round_bytes(small_bytes, like->ranks);
-        if (i == SIZES - 1) {
+        if (large) {
             TSR_TRY(find_large(p, &rows[i], budget_s));
         }
-        TSR_TRY(measure_row(p, &rows[i], i == SIZES - 1 ? 0.75 * budget_s : 0.25 * budget_s));
+        TSR_TRY(measure_row(p, &rows[i], large ? 0.6 * budget_s : 0.2 * budget_s));
     }
     return TSR_OK;
 }
@@ -201,10 +203,10 @@ static tsr_status measure_masks(link_probe *p, tsri_probe_row *rows, int *row_co
         (void)tsri_comm_mask_name(p->comm, like.mask, like.axes, sizeof(like.axes));
         TSR_TRY(tsri_comm_group(p->comm, like.mask, p->stream->kind, &p->group));
         like.ranks = p->group->size;
-        for (int k = 0; k < plan->kind_count; k++) {
+        for (int k = 0; k < plan->kind_count && k < KINDS; k++) {
             like.kind = kinds[k];
             TSR_TRY(measure_kind(p, &like, budget_s, rows + *row_count));
-            *row_count += SIZES;
+            *row_count += CELLS;
         }
     }
     return TSR_OK;
@@ -374,18 +376,19 @@ static void solve_fitting(const fitting *f, int unknowns, double *x)
     tsri_probe_fit((const double(*)[TSRI_PROBE_UNKNOWNS])f->rows, f->wanted, f->count, unknowns, x);
 }
 
-/* A link's figures: of a byte, of a hop and, for the nearest one, of a call. */
+/* A link's figures: of a byte, of a hop, for the nearest one of a call, and of compute beside it.
+ */
 typedef struct link_costs {
-    double byte_s, hop_s, call_s;
+    double byte_s, hop_s, call_s, busy_s;
 } link_costs;
 
 /* What a row says about one link: seconds without those of links before it. */
 typedef struct link_row {
     double s, bytes, hops;
-    bool large;
+    bool large, busy;
 } link_row;
 
-/* Large calls were made without compute beside them, and have none of its latency. */
+/* Of the time of a large call latency is little. */
 static void fit_byte(const link_row *rows, int count, link_costs *costs)
 {
     fitting f = {.count = 0};
@@ -406,7 +409,7 @@ static void fit_latency(const link_row *rows, int count, bool first, link_costs 
     double x[TSRI_PROBE_UNKNOWNS] = {0.0};
 
     for (int r = 0; r < count; r++) {
-        if (!rows[r].large) {
+        if (!rows[r].large && !rows[r].busy) {
             add_row(&f, rows[r].s, rows[r].s - (rows[r].bytes * costs->byte_s), rows[r].hops, 1.0);
         }
     }
@@ -415,12 +418,27 @@ static void fit_latency(const link_row *rows, int count, bool first, link_costs 
     costs->call_s = first ? x[1] : 0.0;
 }
 
+/* The median of what busy calls take longer than the idle ones before them. */
+static void find_busy(const link_row *rows, int count, link_costs *costs)
+{
+    double values[TSRI_PROBE_MAX_ROWS];
+    int used = 0;
+
+    for (int r = 1; r < count; r++) {
+        if (rows[r].busy) {
+            values[used++] = rows[r].s > rows[r - 1].s ? rows[r].s - rows[r - 1].s : 0.0;
+        }
+    }
+    costs->busy_s = used > 0 ? tsri_bench_median(values, used) : 0.0;
+}
+
 static link_costs fit_link(const link_row *rows, int count, bool first)
 {
-    link_costs costs = {0.0, 0.0, 0.0};
+    link_costs costs = {0.0, 0.0, 0.0, 0.0};
 
     fit_byte(rows, count, &costs);
     fit_latency(rows, count, first, &costs);
+    find_busy(rows, count, &costs);
     return costs;
 }
 
@@ -453,11 +471,13 @@ static void fit_tier(tsri_machine *m, int tier, const tsri_probe_row *rows, int 
                                                       rows[r].bytes, rows[r].ranks) *
                                 reach[r].shared[tier],
                        .hops = hops_of(&reach[r], &rows[r], tier),
-                       .large = large};
+                       .large = large,
+                       .busy = rows[r].busy};
     }
     const link_costs costs = fit_link(found, used, tier == 0);
 
     m->tiers[tier].hop_s = costs.hop_s;
+    m->tiers[tier].busy_s = costs.busy_s;
     m->tiers[tier].bytes_per_s = rate_of(&costs);
     m->call_s = tier == 0 ? costs.call_s : m->call_s;
 }
@@ -590,7 +610,8 @@ static void fit_axis(const tsri_probe_row *rows, int count, tsri_probe_axis *axi
         found[r] = (link_row){.s = rows[r].s,
                               .bytes = steps * rows[r].bytes / rows[r].ranks,
                               .hops = steps,
-                              .large = is_large(&rows[r])};
+                              .large = is_large(&rows[r]),
+                              .busy = rows[r].busy};
     }
     const link_costs costs = fit_link(found, count, false);
 
@@ -681,8 +702,8 @@ tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine 
     if (plan.mask_count > 0 && seconds > 0.0) {
         TSR_TRY_GOTO(status, measure(world, mesh, &plan, rows, &row_count), free_members);
     }
-    for (int a = 0; a * SIZES < row_count; a++) {
-        fit_axis(rows + (ptrdiff_t)(a * SIZES), SIZES, &axes[a]);
+    for (int a = 0; a * CELLS < row_count; a++) {
+        fit_axis(rows + (ptrdiff_t)(a * CELLS), CELLS, &axes[a]);
     }
     *count_out = plan.mask_count;
 free_members:

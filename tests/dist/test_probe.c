@@ -59,6 +59,8 @@ static void check_file(const tsri_probe_report *r)
     }
     CHECK_NEAR(cluster.machine.tiers[0].bytes_per_s, r->machine.tiers[0].bytes_per_s,
                5.1e-6 * r->machine.tiers[0].bytes_per_s);
+    CHECK_NEAR(cluster.machine.tiers[0].busy_s, r->machine.tiers[0].busy_s,
+               5.1e-6 * r->machine.tiers[0].busy_s);
     CHECK_NEAR(cluster.machine.launch_s, r->machine.launch_s, 5.1e-6 * r->machine.launch_s);
     tsri_text_free(&text);
 }
@@ -84,7 +86,7 @@ static void test_machine(void)
     CHECK_EQ(report.ranks, ranks);
     CHECK_EQ(report.hosts, 1);
     CHECK_EQ(report.rows, 4 / ranks);
-    CHECK_EQ(report.row_count, ranks == 1 ? 0 : 6);
+    CHECK_EQ(report.row_count, ranks == 1 ? 0 : 9);
     check_machine(&report.machine, ranks);
     check_file(&report);
     check_alike(world, &report.machine);

@@ -230,6 +230,15 @@ static tsri_clock_axes *find_axes(clock_run *run, const tsri_entry *e)
     return axes;
 }
 
+/* Does the rank compute at that time, or begin to? */
+static bool computes_at(const clock_run *run, double at_s)
+{
+    head next;
+
+    return run->queues[TSRI_STREAM_COMPUTE].end_s > at_s ||
+           (find_head(run, TSRI_STREAM_COMPUTE, &next) && next.ready_s <= at_s);
+}
+
 static double play_collective(clock_run *run, const tsri_entry *e, double *begin_s)
 {
     tsri_reach reach;
@@ -237,11 +246,14 @@ static double play_collective(clock_run *run, const tsri_entry *e, double *begin
     int tier = -1;
 
     tsri_machine_reach(run->machine, e->members, e->group_size, &reach);
-    const double seconds = tsri_machine_collective_s(run->machine, &reach, e->op, (double)e->bytes,
-                                                     e->group_size, &tier);
+    double seconds = tsri_machine_collective_s(run->machine, &reach, e->op, (double)e->bytes,
+                                               e->group_size, &tier);
 
     if (tier >= 0) {
         *begin_s = larger(run->tier_free_s[tier], *begin_s);
+        if (e->stream != TSRI_STREAM_COMPUTE && computes_at(run, *begin_s)) {
+            seconds += run->machine->tiers[reach.top].busy_s;
+        }
         run->tier_free_s[tier] = *begin_s + seconds;
     }
     axes->tier = reach.top;

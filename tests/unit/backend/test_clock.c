@@ -178,6 +178,30 @@ static void test_overlap(void)
     CHECK(near(s.entries[2].end_s, 9.0));
 }
 
+/* What begins while compute runs, or begins to, is late by busy_s; what begins beside an idle rank
+ * is not. */
+static void test_beside_compute(void)
+{
+    tsri_machine m = without_latency();
+    script s;
+
+    m.tiers[0].busy_s = 0.5;
+    m.tiers[1].busy_s = 100.0; /* not theirs */
+    overlap(&s);
+    CHECK(near(run(&s, &m).step_s, 11.5));
+    CHECK(near(s.entries[0].end_s, 3.0));
+    CHECK(near(s.entries[2].end_s, 9.5));
+    memset(&s, 0, sizeof(s));
+    kernel(&s, TSRI_STREAM_COMPUTE, 20); /* until 2 */
+    gather(&s, TSRI_STREAM_GATHER, 3);
+    gather(&s, TSRI_STREAM_GATHER, 3); /* behind it, from 3.5 on */
+    CHECK(near(run(&s, &m).step_s, 6.5));
+    memset(&s, 0, sizeof(s));
+    gather(&s, TSRI_STREAM_COMPUTE, 3); /* compute itself waits */
+    kernel(&s, TSRI_STREAM_COMPUTE, 20);
+    CHECK(near(run(&s, &m).step_s, 5.0));
+}
+
 /* The host waits for the first gather before it enqueues the second where compute is inline. */
 static void test_inline_compute(void)
 {
@@ -263,6 +287,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"reach", test_reach},
     {"rings", test_rings},
     {"overlap", test_overlap},
+    {"beside_compute", test_beside_compute},
     {"inline_compute", test_inline_compute},
     {"shared_tier", test_shared_tier},
     {"host_reads", test_host_reads},

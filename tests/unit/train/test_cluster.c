@@ -16,7 +16,7 @@ static tsr_status parse(const char *text, tsri_cluster *out)
 #define DEVICE "device: {gb_per_s: 10, tflops: {f32: 1, bf16: 2}}\n"
 #define LINKS \
     "links: [{name: bus, ranks: 4, gb_per_s: 8}, {name: net, ranks: all, gb_per_s: 1, hop_us: " \
-    "5}]\n"
+    "5, busy_us: 8}]\n"
 
 static void test_values(void)
 {
@@ -35,6 +35,8 @@ static void test_values(void)
     CHECK_EQ(c.machine.tiers[0].span, 4);
     CHECK_EQ(c.machine.tiers[1].span, 0);
     CHECK(c.machine.tiers[1].hop_s == 5.0 * 1e-6);
+    CHECK(c.machine.tiers[0].busy_s == 0.0);
+    CHECK(c.machine.tiers[1].busy_s == 8.0 * 1e-6);
     CHECK(c.machine.memory_bytes == 0.0);
 }
 

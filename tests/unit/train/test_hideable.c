@@ -61,7 +61,23 @@ static void test_sharing(void)
     CHECK_HIDEABLE(1.5, call(r, 1, 0.5), call(g, 1, 1.0), kernel(1.5), wait_for(g, 1), kernel(1.0));
 }
 
+/* Compute waits for a gather that waited for another stream: both are over then. */
+static void test_waits_through_streams(void)
+{
+    const tsri_stream_kind g = TSRI_STREAM_GATHER;
+    const tsri_stream_kind r = TSRI_STREAM_REPLICATE;
+    tsri_entry chained = wait_for(r, 1);
+
+    chained.stream = g;
+    CHECK_HIDEABLE(0.0, call(r, 1, 0.5), chained, call(g, 1, 0.25), wait_for(g, 1), kernel(2.0));
+    CHECK_HIDEABLE(0.75, call(r, 1, 0.5), chained, call(g, 1, 0.25), kernel(1.0), wait_for(g, 1),
+                   kernel(2.0));
+    /* A wait that comes behind the gather does not hold it. */
+    CHECK_HIDEABLE(0.5, call(r, 1, 0.5), call(g, 1, 0.25), chained, wait_for(g, 1), kernel(2.0));
+}
+
 const tsr_test_case tsr_test_cases[] = {
+    {"waits_through_streams", test_waits_through_streams},
     {"windows", test_windows},
     {"sharing", test_sharing},
     {NULL, NULL},

@@ -3,32 +3,9 @@
 # Copyright The Tessera authors
 #
 # test_bench.sh PROGRAM: tessera bench as a user calls it, with the least work it can do.
-set -u
 program=$1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# start STATUS words...
-start() {
-    case_name="$*"
-    wanted=$1
-    shift
-    timeout -k 5 120 "$program" bench "$@" >"$folder/out" 2>"$folder/err"
-    got=$?
-    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
-}
-
-complain() {
-    echo "FAIL [$case_name]: $1"
-    sed 's/^/    out| /' "$folder/out"
-    sed 's/^/    err| /' "$folder/err"
-    failed=$((failed + 1))
-}
-
-# has FILE REGEX; lacks FILE REGEX
-has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
-lacks() { ! grep -qE -e "$2" "$folder/$1" || complain "a line of $1 matches $2"; }
+command=bench
+. "$(dirname "$0")/harness.sh"
 
 start 0 gemm --preset llama-tiny --tokens 16 --rounds 1 --threads 1
 has out '^matrix products of llama-tiny, 16 tokens, 1 thread'
@@ -109,5 +86,4 @@ has err 'false has no torch; .*TORCH_PYTHON'
 compare 2 --pairs
 has err '^compare_torch.sh: --pairs wants a value'
 
-[ $failed = 0 ] && echo "bench: all cases passed"
-[ $failed = 0 ]
+finish

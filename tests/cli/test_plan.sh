@@ -3,31 +3,9 @@
 # Copyright The Tessera authors
 #
 # test_plan.sh PROGRAM: tessera plan as a user calls it.
-set -u
 program=$1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# start STATUS words...
-start() {
-    case_name="$*"
-    wanted=$1
-    shift
-    timeout -k 5 120 "$program" plan "$@" >"$folder/out" 2>"$folder/err"
-    got=$?
-    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
-}
-
-complain() {
-    echo "FAIL [$case_name]: $1"
-    sed 's/^/    out| /' "$folder/out"
-    sed 's/^/    err| /' "$folder/err"
-    failed=$((failed + 1))
-}
-
-has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
-lacks() { ! grep -qE -e "$2" "$folder/$1" || complain "a line of $1 matches $2"; }
+command=plan
+. "$(dirname "$0")/harness.sh"
 
 # One preset in full.
 start 0 model.preset=llama3-8b train.batch=16 train.seq=4096 --ranks 16
@@ -125,5 +103,4 @@ has err 'bad.yaml:2: links wants a list'
 start 2 "$folder/missing.yaml"
 has err 'missing.yaml'
 
-[ $failed = 0 ] || exit 1
-echo "test_plan: all passed"
+finish

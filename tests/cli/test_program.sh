@@ -3,35 +3,9 @@
 # Copyright The Tessera authors
 #
 # test_program.sh PROGRAM GOLDEN: the program's commands as a user calls them.
-set -u
 program=$1
 golden=$2
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0
-failed=0
-
-# start STATUS words...
-start() {
-    case_name="$*"
-    wanted=$1
-    shift
-    timeout -k 5 120 "$program" "$@" >"$folder/out" 2>"$folder/err"
-    got=$?
-    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
-    passed=$((passed + 1))
-}
-
-complain() {
-    echo "FAIL [$case_name]: $1"
-    sed 's/^/    out| /' "$folder/out"
-    sed 's/^/    err| /' "$folder/err"
-    failed=$((failed + 1))
-}
-
-# has FILE REGEX
-has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
-empty() { [ ! -s "$folder/$1" ] || complain "$1 is not empty"; }
+. "$(dirname "$0")/harness.sh"
 
 start 0 --help
 for name in $("$program" --help | sed -n '/^commands:/,/^$/p' | awk '/^  / { print $1 }'); do
@@ -82,5 +56,4 @@ has err 'ERR_DISAGREE: what to verify differs between ranks 0 and 1.*checkpointi
 [ "$(grep -c '\] ERR_' "$folder/err")" = 1 ] || complain 'one rank speaks'
 empty out
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

@@ -4,35 +4,12 @@
 #
 # test_topo.sh PROGRAM MACHINE_XML GOLDENS NVML: tessera topo as a user calls it; NVML is the folder
 # of a stand-in for the library of NVIDIA's driver.
-set -u
 program=$1
 machine_xml=$2
 goldens=$3
 nvml=$4
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# start STATUS words...
-start() {
-    case_name="$*"
-    wanted=$1
-    shift
-    timeout -k 5 60 "$program" topo "$@" >"$folder/out" 2>"$folder/err"
-    got=$?
-    [ $got = "$wanted" ] || complain "exit status $got, wants $wanted"
-}
-
-complain() {
-    echo "FAIL [$case_name]: $1"
-    sed 's/^/    out| /' "$folder/out"
-    sed 's/^/    err| /' "$folder/err"
-    failed=$((failed + 1))
-}
-
-# has FILE REGEX; lacks FILE REGEX
-has() { grep -qE -e "$2" "$folder/$1" || complain "no line of $1 matches $2"; }
-lacks() { ! grep -qE -e "$2" "$folder/$1" || complain "a line of $1 matches $2"; }
+command=topo
+. "$(dirname "$0")/harness.sh"
 
 for name in nvswitch8 two_islands hidden numa_unknown; do
     "$machine_xml" "$goldens/$name.desc" > "$folder/$name.xml" || exit 1
@@ -168,5 +145,4 @@ has err 'tp=3 does not divide every island'
 start 2 -n 2 --nodes 2
 has err '--nodes imagines machines'
 
-[ $failed = 0 ] && echo "topo: all cases passed"
-[ $failed = 0 ]
+finish

@@ -230,13 +230,29 @@ static tsri_clock_axes *find_axes(clock_run *run, const tsri_entry *e)
     return axes;
 }
 
-/* Does the rank compute at that time, or begin to? */
-static bool computes_at(const clock_run *run, double at_s)
+static double kernel_s(const clock_run *run, const tsri_entry *e)
 {
-    head next;
+    return tsri_machine_kernel_s(run->machine, (tsrk_id)e->op, (double)e->bytes, e->flops,
+                                 e->dtype);
+}
 
-    return run->queues[TSRI_STREAM_COMPUTE].end_s > at_s ||
-           (find_head(run, TSRI_STREAM_COMPUTE, &next) && next.ready_s <= at_s);
+/* Seconds from at_s on in which compute goes on before it waits for anything, most_s at most. */
+static double computes_for(const clock_run *run, double at_s, double most_s)
+{
+    const queue *q = &run->queues[TSRI_STREAM_COMPUTE];
+    double until = larger(q->end_s, at_s);
+
+    for (int at = q->next; at < q->count && until < at_s + most_s; at++) {
+        const tsri_entry *e = &run->entries[q->entry[at]];
+        double end = 0.0;
+
+        if (e->kind == TSRI_ENTRY_WAIT ? !find_end(run, e->op, e->seq, &end) || end > until
+                                       : e->kind != TSRI_ENTRY_KERNEL) {
+            break;
+        }
+        until += e->kind == TSRI_ENTRY_KERNEL ? kernel_s(run, e) : 0.0;
+    }
+    return until < at_s + most_s ? until - at_s : most_s;
 }
 
 static double play_collective(clock_run *run, const tsri_entry *e, double *begin_s)
@@ -251,8 +267,8 @@ static double play_collective(clock_run *run, const tsri_entry *e, double *begin
 
     if (tier >= 0) {
         *begin_s = larger(run->tier_free_s[tier], *begin_s);
-        if (e->stream != TSRI_STREAM_COMPUTE && computes_at(run, *begin_s)) {
-            seconds += run->machine->tiers[reach.top].busy_s;
+        if (e->stream != TSRI_STREAM_COMPUTE) { /* the core is free when compute waits */
+            seconds += computes_for(run, *begin_s, run->machine->tiers[reach.top].busy_s);
         }
         run->tier_free_s[tier] = *begin_s + seconds;
     }
@@ -327,8 +343,7 @@ static double operation_s(clock_run *run, const tsri_entry *e, double *begin_s)
 
         return run->machine->launch_s + (rate > 0.0 ? (double)e->bytes / rate : 0.0);
     }
-    return tsri_machine_kernel_s(run->machine, (tsrk_id)e->op, (double)e->bytes, e->flops,
-                                 e->dtype);
+    return kernel_s(run, e);
 }
 
 static void play(clock_run *run, const head *h)

@@ -37,7 +37,8 @@ typedef struct tsri_tier {
     double bytes_per_s; /* one way, of one block of the tier below */
     double hop_s;       /* latency of a step of a ring across it */
     double busy_s;      /* that a collective whose slowest tier this is takes longer when it begins
-                           while the rank computes: the thread that moves it wants a core (cpu) */
+                           while the rank computes, but no longer than until compute waits: the
+                           thread that moves it wants a core (cpu) */
 } tsri_tier;
 
 typedef struct tsri_machine {

@@ -196,6 +196,10 @@ static void test_beside_compute(void)
     gather(&s, TSRI_STREAM_GATHER, 3);
     gather(&s, TSRI_STREAM_GATHER, 3); /* behind it, from 3.5 on */
     CHECK(near(run(&s, &m).step_s, 6.5));
+    m.tiers[0].busy_s = 50.0; /* but compute waits after 2, and the core is free */
+    overlap(&s);
+    CHECK(near(run(&s, &m).step_s, 13.0));
+    CHECK(near(s.entries[2].end_s, 11.0));
     memset(&s, 0, sizeof(s));
     gather(&s, TSRI_STREAM_COMPUTE, 3); /* compute itself waits */
     kernel(&s, TSRI_STREAM_COMPUTE, 20);

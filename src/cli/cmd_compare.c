@@ -132,7 +132,7 @@ static tsr_status check(const tsri_cli *cli)
     TSR_TRY(load(cli, &config));
     status = tsri_cli_count_hosts(cli, &hosts);
     if (status == TSR_OK) {
-        status = tsri_config_fit(config, cli->ranks > 0 ? cli->ranks : 1, hosts);
+        status = tsri_config_fit(config, cli->ranks > 0 ? cli->ranks : 1, hosts, NULL);
     }
     tsri_config_free(&config);
     TSR_TRY(status);

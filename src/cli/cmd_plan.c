@@ -86,12 +86,22 @@ static int mesh_product(const tsri_config *config)
     return product <= MAX_RANKS ? (int)product : 0;
 }
 
+static bool computes_bf16(const planning *p)
+{
+    return !p->cluster.machine.inline_compute || (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0;
+}
+
 static tsr_status open_mesh(planning *p)
 {
     const int node = p->cluster.devices > 0 ? p->cluster.devices : p->ranks;
     const int hosts = p->ranks <= node ? 1 : p->ranks % node == 0 ? p->ranks / node : 0;
 
-    TSR_TRY(tsri_config_fit(p->config, p->ranks, hosts));
+    const tsri_machine *m = &p->cluster.machine;
+    const tsri_config_memory memory = {.device_bytes = (size_t)m->memory_bytes,
+                                       .island = m->tier_count > 1 ? m->tiers[0].span : 0,
+                                       .bf16 = computes_bf16(p)};
+
+    TSR_TRY(tsri_config_fit(p->config, p->ranks, hosts, &memory));
     return TSR_OK;
 }
 
@@ -233,10 +243,7 @@ static tsr_status load(const tsri_cli *cli, planning *p)
     TSR_TRY(check_all_ranks(cli, p->ranks));
     TSR_TRY(check_this(cli, p));
     TSR_TRY(open_mesh(p));
-    tsri_config_job(p->config,
-                    !p->cluster.machine.inline_compute ||
-                        (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0,
-                    &p->options);
+    tsri_config_job(p->config, computes_bf16(p), &p->options);
     p->options.dry_threads = 1;
     TSR_TRY(read_presets(cli, p));
     return TSR_OK;
@@ -306,6 +313,9 @@ static tsr_status print(const tsri_cli *cli, const planning *p)
         return TSR_OK;
     }
     tsri_forecast_print_head(&head, stdout);
+    if (p->config->mesh_reason[0] != '\0') {
+        (void)printf("         chosen: %s\n", p->config->mesh_reason);
+    }
     if (p->preset_count > 1) {
         tsri_forecast_print_table(&head, p->forecasts, p->preset_count, stdout);
         tsri_forecast_print_ledger(&head, p->forecasts, p->preset_count, stdout);

@@ -525,7 +525,8 @@ static tsr_status fit(comparison *c, tsr_status loaded, tsri_text *text)
     const tsri_boot_info *info = tsri_boot_get_info();
 
     TSR_TRY(loaded);
-    TSR_TRY(tsri_config_fit(c->config, size, tsri_mesh_hosts(tsri_world_nodes(c->world), size)));
+    TSR_TRY(
+        tsri_config_fit(c->config, size, tsri_mesh_hosts(tsri_world_nodes(c->world), size), NULL));
     if (size > 1 && c->config->run.bind == 0) { /* as a run would, and before it is measured */
         tsri_topo_binding binding;
 

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#include "train/mesh_auto.h"
-
 enum {
     PATH_BYTES = 256,
     PLACE_BYTES = 512
@@ -344,18 +342,6 @@ void tsri_config_free(tsri_config **pointer)
         tsri_free(&(*pointer)->file);
     }
     tsri_free(pointer);
-}
-
-tsr_status tsri_config_fit(tsri_config *config, int ranks, int hosts)
-{
-    const tsri_mesh_facts facts = {.ranks = ranks, .hosts = hosts};
-
-    if (config->mesh.count == 0) {
-        TSR_TRY(tsri_mesh_auto(&facts, &config->mesh, config->mesh_reason,
-                               sizeof(config->mesh_reason)));
-    }
-    TSR_TRY(tsri_mesh_fit(&config->mesh, ranks));
-    return TSR_OK;
 }
 
 /* ---- back ---- */

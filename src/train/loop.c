@@ -153,7 +153,11 @@ tsr_status tsri_train_check(tsri_config *config, int ranks, int hosts, bool one_
 {
     tsri_data *data = NULL;
 
-    TSR_TRY(tsri_config_fit(config, ranks, hosts));
+    const tsri_config_memory memory = {
+        .device_bytes = one_host ? tsri_host_memory_available() / (size_t)ranks : 0,
+        .bf16 = (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0};
+
+    TSR_TRY(tsri_config_fit(config, ranks, hosts, &memory));
     TSR_TRY(check_cluster(config));
     TSR_TRY(tsri_run_folder_check(config->run.dir));
     TSR_TRY(open_data(config, &data));
@@ -191,12 +195,29 @@ static tsr_status prepare(training *t, char *description)
     return TSR_OK;
 }
 
-static tsr_status fit(training *t, tsr_status loaded)
+/* Collective over the world. What rank 0 finds counts for all, so that they choose one mesh. */
+static tsr_status share_memory(const training *t, size_t *out)
 {
     const int size = tsr_world_size(t->world);
+    const int local = size > 1 ? tsri_boot_get_info()->local_size : 1;
+
+    *out = tsri_host_memory_available() / (size_t)local;
+    if (size > 1) {
+        TSR_TRY(tsri_boot_broadcast(out, sizeof(*out), 0));
+    }
+    return TSR_OK;
+}
+
+static tsr_status fit(training *t, tsr_status loaded, size_t device_bytes)
+{
+    const int size = tsr_world_size(t->world);
+    const tsri_config_memory memory = {
+        .device_bytes = device_bytes,
+        .bf16 = (tsri_world_backend(t->world)->caps & TSR_CAP_BF16) != 0};
 
     TSR_TRY(loaded);
-    TSR_TRY(tsri_config_fit(t->config, size, tsri_mesh_hosts(tsri_world_nodes(t->world), size)));
+    TSR_TRY(tsri_config_fit(t->config, size, tsri_mesh_hosts(tsri_world_nodes(t->world), size),
+                            &memory));
     tsri_config_print(t->config, &t->config_text);
     TSR_TRY(tsri_text_status(&t->config_text));
     return TSR_OK;
@@ -355,9 +376,11 @@ static tsr_status open_job(training *t)
 
 static tsr_status set_up(training *t, tsr_status loaded)
 {
+    size_t device_bytes = 0;
     char description[DESCRIPTION_BYTES] = "";
 
-    TSR_TRY(tsr_world_agree(t->world, fit(t, loaded)));
+    TSR_TRY(share_memory(t, &device_bytes));
+    TSR_TRY(tsr_world_agree(t->world, fit(t, loaded, device_bytes)));
     TSR_TRY(tsr_world_check_same(t->world, "the configuration", t->config_text.data,
                                  (size_t)t->config_text.length));
     TSR_TRY(tsr_world_agree(t->world, prepare(t, description)));

@@ -25,19 +25,6 @@ int tsri_mesh_hosts(const int *node_of, int ranks)
     return hosts;
 }
 
-int tsri_mesh_tp_for_memory(size_t needed_bytes, size_t device_bytes, int divisor)
-{
-    if (needed_bytes == 0 || device_bytes == 0) {
-        return 1;
-    }
-    for (int tp = 1; tp < divisor; tp++) {
-        if (divisor % tp == 0 && (needed_bytes - 1) / (size_t)tp < device_bytes) {
-            return tp;
-        }
-    }
-    return divisor;
-}
-
 static tsr_status add_axis(tsri_mesh_text *mesh, const char *name, int size)
 {
     TSR_TRY(tsri_mesh_text_add(mesh, name, strlen(name), size));
@@ -49,13 +36,12 @@ tsr_status tsri_mesh_auto(const tsri_mesh_facts *facts, tsri_mesh_text *out, cha
 {
     const int hosts = facts->hosts > 0 ? facts->hosts : 1;
     const int local = facts->ranks / hosts;
-    const int divisor = facts->tp_divisor > 0 ? facts->tp_divisor : local;
-    const int tp = tsri_mesh_tp_for_memory(facts->needed_bytes, facts->device_bytes, divisor);
+    const int tp = facts->tp > 0 ? facts->tp : 1;
     size_t used = 0;
 
-    if (facts->ranks % hosts != 0 || local % divisor != 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%d ranks on %d hosts, with tp in islands of %d",
-                         facts->ranks, hosts, divisor);
+    if (facts->ranks % hosts != 0 || local % tp != 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%d ranks on %d hosts, with tp of %d", facts->ranks,
+                         hosts, tp);
     }
     if (hosts > 1) {
         TSR_TRY(add_axis(out, "replicate", hosts));

@@ -90,7 +90,7 @@ static void every_key_of_the_design(void)
     tsri_job_options job;
 
     REQUIRE(config != NULL);
-    REQUIRE_OK(tsri_config_fit(config, 8, 1));
+    REQUIRE_OK(tsri_config_fit(config, 8, 1, NULL));
     tsri_config_job(config, false, &job);
     CHECK_EQ(job.model.llama.layers, 8);
     CHECK_EQ(job.model.llama.kv_heads, 4);
@@ -129,7 +129,7 @@ static void defaults_hold(void)
     tsri_job_options job;
 
     REQUIRE(config != NULL);
-    REQUIRE_OK(tsri_config_fit(config, 4, 1));
+    REQUIRE_OK(tsri_config_fit(config, 4, 1, NULL));
     tsri_config_job(config, false, &job);
     CHECK_EQ(job.axis_count, 1);
     CHECK_STR(job.axes[0].name, "shard");
@@ -161,7 +161,7 @@ static void types_and_places(void)
     tsri_job_options job;
 
     REQUIRE(config != NULL);
-    REQUIRE_OK(tsri_config_fit(config, 4, 1));
+    REQUIRE_OK(tsri_config_fit(config, 4, 1, NULL));
     tsri_config_job(config, false, &job);
     CHECK_EQ(job.fsdp.param_dtype, TSR_F16);
     CHECK_EQ(job.fsdp.reduce_dtype, TSR_F16);
@@ -176,7 +176,7 @@ static void types_and_places(void)
     tsri_config_free(&config);
     config = load_words(tiny, NULL, 0);
     REQUIRE(config != NULL);
-    REQUIRE_OK(tsri_config_fit(config, 4, 1));
+    REQUIRE_OK(tsri_config_fit(config, 4, 1, NULL));
     tsri_config_job(config, false, &job);
     CHECK(!job.scale_loss && !job.fsdp.offload_params && !job.optim.offload);
     tsri_config_free(&config);
@@ -372,7 +372,7 @@ static void written_and_read_again(void)
         tsri_text b = {0};
 
         REQUIRE(first != NULL);
-        CHECK_OK(tsri_config_fit(first, 6, 1));
+        CHECK_OK(tsri_config_fit(first, 6, 1, NULL));
         tsri_config_print(first, &a);
         second = load_words(a.data, NULL, 0);
         REQUIRE(second != NULL);
@@ -393,8 +393,8 @@ static void meshes_fit_ranks(void)
     tsri_config *config = load_words(tiny, words, 1);
 
     REQUIRE(config != NULL);
-    CHECK_STATUS(TSR_ERR_INVALID, tsri_config_fit(config, 7, 1));
-    CHECK_OK(tsri_config_fit(config, 8, 1));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_config_fit(config, 7, 1, NULL));
+    CHECK_OK(tsri_config_fit(config, 8, 1, NULL));
     CHECK_EQ(config->mesh.axes[0].size, 4);
     tsri_config_free(&config);
 }

@@ -382,16 +382,34 @@ static void destroy(planning **pointer)
     tsri_free(pointer);
 }
 
+/* Of several presets one that is not possible is a row; alone it is a mistake. */
+static tsr_status check_possible(planning *p)
+{
+    tsri_forecast *f = &p->forecasts[0];
+
+    if (p->preset_count > 1) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_forecast_run(&p->options, p->ranks, &p->cluster, NULL, f));
+    if (!f->possible) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s", f->why);
+    }
+    return TSR_OK;
+}
+
 static tsr_status check(const tsri_cli *cli)
 {
     planning *p = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*p), &p));
-    status = load(cli, p);
+    TSR_TRY_GOTO(status, load(cli, p), free_plan);
+    if (!tsri_cli_has(cli, "--search")) {
+        TSR_TRY_GOTO(status, check_possible(p), free_plan);
+    }
+free_plan:
     destroy(&p);
-    TSR_TRY(status);
-    return TSR_OK;
+    return status;
 }
 
 static int run(const tsri_cli *cli)

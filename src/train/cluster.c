@@ -343,18 +343,22 @@ free_root:
 
 /* ---- finding it ---- */
 
+/* The failure under way says why name is no file that can be read. */
 static tsr_status raise_missing(const char *name)
 {
     const char *names[TSRI_CLUSTER_COUNT];
+    char why[PLACE_BYTES];
 
     for (int i = 0; i < TSRI_CLUSTER_COUNT; i++) {
         names[i] = tsri_clusters[i].name;
     }
     const char *near = tsri_nearest(name, names, TSRI_CLUSTER_COUNT);
 
-    return TSR_RAISE(TSR_ERR_IO, "cluster \"%s\": no such file, and none of %s%s%s", name,
+    (void)snprintf(why, sizeof(why), "%s", tsr_error_message());
+    tsr_error_clear();
+    return TSR_RAISE(TSR_ERR_IO, "cluster \"%s\" is none of %s%s%s, and no file: %s", name,
                      tsri_cluster_names(), near != NULL ? "; nearest: " : "",
-                     near != NULL ? near : "");
+                     near != NULL ? near : "", why);
 }
 
 tsr_status tsri_cluster_load(const char *name, tsri_cluster *out)
@@ -370,7 +374,6 @@ tsr_status tsri_cluster_load(const char *name, tsri_cluster *out)
         }
     }
     if (tsri_file_read(name, &text, &bytes) != TSR_OK) {
-        tsr_error_clear();
         return raise_missing(name);
     }
     TSR_TRY_GOTO(status, tsri_cluster_parse(text, bytes, name, out), free_text);

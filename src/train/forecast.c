@@ -181,7 +181,8 @@ tsr_status tsri_forecast_run(const tsri_job_options *options, int size, const ts
     (void)snprintf(out->preset, sizeof(out->preset), "%s",
                    options->preset != NULL ? options->preset : "hsdp");
     status = tsri_job_dry_run(options, 0, size, &world, &job);
-    if (status == TSR_ERR_INVALID || status == TSR_ERR_UNSUPPORTED || status == TSR_ERR_SHAPE) {
+    if (status == TSR_ERR_INVALID || status == TSR_ERR_UNSUPPORTED || status == TSR_ERR_SHAPE ||
+        status == TSR_ERR_PLACEMENT) {
         (void)snprintf(out->why, sizeof(out->why), "%s", tsr_error_message());
         tsr_error_clear();
         return TSR_OK;

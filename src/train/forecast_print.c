@@ -9,6 +9,7 @@
 
 #include "train/forecast.h"
 
+static const double mega = 1e6;
 static const double giga = 1e9;
 static const double gibi = 1024.0 * 1024.0 * 1024.0;
 static const double percent = 100.0;
@@ -48,19 +49,20 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
     const tsri_job_options *o = head->options;
     const tsri_cluster *c = head->cluster;
     const int devices = c->devices > 0 ? c->devices : head->size;
+    const double params = (double)tsri_model_param_count(&o->model);
     char mesh[MESH_BYTES];
 
     (void)fprintf(stream,
-                  "model    %s, %.4g billion parameters; %s, gradients reduced in %s\n"
+                  "model    %s, %.4g %s parameters; %s, gradients reduced in %s\n"
                   "cluster  %s: %d devices on %d node%s of %d; file hash %016llx\n"
                   "mesh     %s\n"
                   "step     %d x %lld sequences of %lld tokens%s\n",
                   o->model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
-                  (double)tsri_model_param_count(&o->model) / giga, dtype_text(o->fsdp.param_dtype),
-                  dtype_text(o->fsdp.reduce_dtype), c->machine.name, head->size,
-                  (head->size + devices - 1) / devices, head->size > devices ? "s" : "", devices,
-                  (unsigned long long)c->hash, mesh_text(o, mesh), o->micro_batches,
-                  (long long)o->batch, (long long)o->seq,
+                  params / (params < giga ? mega : giga), params < giga ? "million" : "billion",
+                  dtype_text(o->fsdp.param_dtype), dtype_text(o->fsdp.reduce_dtype),
+                  c->machine.name, head->size, (head->size + devices - 1) / devices,
+                  head->size > devices ? "s" : "", devices, (unsigned long long)c->hash,
+                  mesh_text(o, mesh), o->micro_batches, (long long)o->batch, (long long)o->seq,
                   o->checkpoint_every > 0 ? "; activations are checkpointed" : "");
 }
 

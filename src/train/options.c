@@ -354,9 +354,10 @@ static tsr_status add_axis(const context *c, const tsri_yaml_node *axis, tsri_me
     if (end == NULL || end == axis->text || *end != '\0' || errno != 0 || axis->quoted) {
         char have[SHOWN + 8];
 
-        return TSR_RAISE(TSR_ERR_INVALID, "%s: mesh axis \"%.*s\" is %s, wants a whole number",
-                         place_text(c->place, place), SHOWN, axis->key,
-                         kind_text(axis, have, sizeof(have)));
+        return TSR_RAISE(
+            TSR_ERR_INVALID, "%s: mesh axis \"%.*s\" is %s, wants a whole number%s",
+            place_text(c->place, place), SHOWN, axis->key, kind_text(axis, have, sizeof(have)),
+            strchr(axis->key, ':') != NULL ? "; YAML wants a space behind the colon" : "");
     }
     if (tsri_mesh_text_add(mesh, axis->key, strlen(axis->key), size) != TSR_OK) {
         char message[256];

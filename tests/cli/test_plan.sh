@@ -100,6 +100,14 @@ has err '6'
 printf 'name: mine\nlinks: []\n' >"$folder/bad.yaml"
 start 2 "$folder/run.yaml" --cluster "$folder/bad.yaml"
 has err 'bad.yaml:2: links wants a list'
+start 2 model.preset=llama-tiny 'mesh={tp: 3}'
+has err 'tp=3 on layers\.0\.attn\.q\.weight: it has 8 heads; legal sizes are 1, 2, 4, 8'
+start 0 model.preset=llama-tiny 'mesh={tp: 3}' --presets hsdp,ddp
+has out '^  hsdp +not possible: tp=3 on '
+start 2 model.preset=llama-tiny 'mesh={shard:3}'
+has err 'YAML wants a space behind the colon'
+start 2 model.preset=llama-tiny --cluster "$folder"
+has err 'none of 4xA100-40, .*, and no file: '
 start 2 "$folder/missing.yaml"
 has err 'missing.yaml'
 

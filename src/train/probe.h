@@ -31,7 +31,8 @@ typedef struct tsri_probe_row {
     unsigned mask; /* of those axes */
     int ranks;     /* of a group */
     tsri_coll_kind kind;
-    bool busy; /* made while the rank multiplied matrices */
+    bool busy;  /* made while the rank multiplied matrices */
+    bool large; /* tells the rate; others tell the latency */
 } tsri_probe_row;
 
 typedef struct tsri_probe_report {

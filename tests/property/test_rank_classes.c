@@ -14,7 +14,11 @@
 #include "train/ranks.h"
 
 enum {
+#if defined(__SANITIZE_ADDRESS__)
+    RANDOM_SETTINGS = 30
+#else
     RANDOM_SETTINGS = 120
+#endif
 };
 
 static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};

@@ -117,6 +117,12 @@ static void test_table(void)
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         const table_row *row = &table[i];
+
+#if defined(__SANITIZE_ADDRESS__)
+        if (row->micro > 1) { /* the same code, for minutes */
+            continue;
+        }
+#endif
         const double fsdp = forecast(row, "fsdp");
         const double hsdp = forecast(row, "hsdp");
         const double hfsdp = forecast(row, "hfsdp");

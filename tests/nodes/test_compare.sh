@@ -18,7 +18,8 @@ form=${2:---json}
 . "$(dirname "$0")/nodes.sh"
 nodes_up 200mbit
 
-# Let processes on the nodes go before others, for as long as this script's parent lives.
+# Let processes on the nodes go before others. The job has sessions of its own (run), because the
+# scheduler weighs sessions, and this one is not to be preferred.
 prefer() {
     while sleep 0.1; do
         for pid in $(nodes_pids); do
@@ -31,13 +32,12 @@ prefer &
 preferrer=$!
 trap 'kill $preferrer; nodes_down' EXIT
 
-# run MICRO_BATCHES FORM: a model of which a step takes 1 to 4 s; smaller where parameters cross more
-# often.
+# run MICRO_BATCHES FORM: steps of 0.7 to 4 s; a smaller model where parameters cross more often.
 run() {
     layers=4 steps=3
     [ "$1" = 4 ] && layers=3 steps=2
-    on "$node_a" timeout 100 "$tessera" compare model.arch=llama model.layers=$layers \
-        model.dim=256 model.heads=4 model.kv_heads=4 model.ffn=688 model.vocab=256 \
+    setsid -w "$nodes_here/agent.sh" "$node_a" timeout 100 "$tessera" compare \
+        model.arch=llama model.layers=$layers model.dim=256 model.heads=4 model.kv_heads=4 model.ffn=688 model.vocab=256 \
         parallel.param_dtype=f32 train.batch=16 train.seq=256 train.micro_batches="$1" \
         mesh=replicate=2,shard=2 --presets fsdp,hsdp,hfsdp --steps $steps --seconds 3 \
         --hosts "$node_a:2,$node_b:2" "$2" > "$scratch/out" 2> "$scratch/err"

@@ -275,6 +275,7 @@ static void check_sync_covers_waits(const char *name)
         REQUIRE_OK(tsri_stream_wait(r.streams[TSRI_STREAM_COPY], event));
         REQUIRE_OK(tsri_stream_sync(r.streams[TSRI_STREAM_COPY]));
         CHECK(r.backend->event_done(event));
+        CHECK(tsri_event_done(event));
     }
     tsri_buffer_release(&x); /* the race check counts it as ordered */
     rig_close(&r);

@@ -247,8 +247,39 @@ static void test_simulated(void)
     tsr_world_close(&world);
 }
 
+/* A rank alone in the middle of a job: what it opens meets nobody, and the job goes on. */
+static void test_alone(void)
+{
+    const tsr_mesh_axis axis = {"shard", 1};
+    tsr_world *world = open_cpu();
+    tsr_world *alone = NULL;
+    tsr_mesh *mesh = NULL;
+    tsr_comm *comm = NULL;
+
+    REQUIRE(world != NULL);
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_world_open_alone(world, 0, &alone));
+    if (tsr_test_rank() == tsr_test_size() - 1) { /* one of them, while the others are elsewhere */
+        REQUIRE_OK(tsri_world_open_alone(world, 3, &alone));
+        CHECK_EQ(tsr_world_size(alone), 1);
+        CHECK_EQ(tsr_world_rank(alone), 0);
+        CHECK(!tsr_world_is_speaker(alone));
+        CHECK_STR(tsr_world_host(alone, 0), tsr_world_host(world, tsr_test_rank()));
+        CHECK_STATUS(TSR_ERR_IO, tsr_world_agree(alone, TSR_RAISE(TSR_ERR_IO, "mine")));
+        REQUIRE_OK(tsr_mesh_create(1, &axis, 1, NULL, &mesh));
+        REQUIRE_OK(tsr_comm_open(alone, mesh, NULL, &comm));
+        CHECK_EQ(tsri_comm_device(comm)->threads, 3);
+        tsr_comm_release(&comm);
+        tsr_mesh_release(&mesh);
+        tsr_world_close(&alone);
+        tsr_error_clear();
+    }
+    CHECK_OK(tsr_world_agree(world, TSR_OK)); /* the job was not left */
+    tsr_world_close(&world);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"facts", test_facts},
+    {"alone", test_alone},
     {"reopen", test_reopen},
     {"agree", test_agree},
     {"agree_origin", test_agree_origin},

@@ -137,6 +137,39 @@ static void test_table(void)
     }
 }
 
+/* ---- states ---- */
+
+/* 20e9 parameters on 8 ranks in bf16, at the most of each kind, beside the textbook's: zero1 and
+ * zero2 hold what it says; where parameters are sharded (fsdp) or nothing is (ddp), f32 shards are
+ * the masters and there is no second copy: 16 bytes a parameter. Room that alignment leaves and
+ * scalars are far below the tolerance. */
+static void test_states(void)
+{
+    static const double share = 1e-3;
+    static const struct {
+        const char *preset;
+        double bytes; /* of a parameter */
+    } rows[] = {{"ddp", 16.0}, {"zero1", 7.5}, {"zero2", 4.0}, {"fsdp", 2.0}};
+    const tsri_cluster cluster = ideal(50.0);
+
+    for (int i = 0; i < 4; i++) {
+        const tsri_job_options o = twenty_billion(rows[i].preset, 1, 1, TSR_F32);
+        const double n = (double)tsri_model_param_count(&o.model);
+        const tsri_zero_row book = tsri_zero_ledger(n, 8, i);
+        tsri_forecast f;
+        double held = 0.0;
+
+        REQUIRE_OK(tsri_forecast_run(&o, 8, &cluster, NULL, &f));
+        for (int kind = 0; kind <= TSRI_MEM_OPTIM; kind++) {
+            held += (double)f.memory.kind_most[kind];
+        }
+        CHECK(within(held, rows[i].bytes * n, share));
+        if (i == 1 || i == 2) {
+            CHECK(within(held, book.params + book.grads + book.optim, share));
+        }
+    }
+}
+
 /* ---- the rest ---- */
 
 static tsri_job_options small(const char *preset)
@@ -245,6 +278,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"zero_ledger", test_zero_ledger},
     {"token_flops", test_token_flops},
     {"table", test_table},
+    {"states", test_states},
     {"not_legal", test_not_legal},
     {"node_bytes", test_node_bytes},
     {"memory_limit", test_memory_limit},

@@ -101,7 +101,7 @@ refuse 'neither data axes nor claimed' llama.yaml -n 2 'mesh={a: 2, b: 1}' 'para
 refuse 'this machine has' llama.yaml -n 2 \
     'model={dim: 65536, heads: 64, ffn: 200000, layers: 90}'
 refuse 'text.txt is a file, wants a folder' llama.yaml run.dir=text.txt
-refuse 'cluster "nowhere.yaml": no such file' llama.yaml -n 2 run.cluster=nowhere.yaml
+refuse 'cluster "nowhere.yaml" is none of .*, and no file: nowhere.yaml: ' llama.yaml -n 2 run.cluster=nowhere.yaml
 refuse 'usage: tessera train'
 [ ! -e runs ] || complain 'a refused run has left a folder'
 

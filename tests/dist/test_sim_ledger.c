@@ -21,6 +21,11 @@
 #include "train/job.h"
 
 enum {
+#if defined(__SANITIZE_ADDRESS__)
+    FIRST_PRESET = 4, /* hsdp and hfsdp: their code is that of the others */
+#else
+    FIRST_PRESET = 0,
+#endif
     STEPS = 2,
     VOCAB = 23,
     BATCH = 6,
@@ -305,7 +310,7 @@ static void check_all(bool tp, bool planned)
     for (size_t i = 0; at < 5 && i < sizeof(variants) / sizeof(variants[0]); i++) {
         const variant *v = &variants[i];
 
-        for (int p = 0; p < 6 && (tp || !v->sequence); p++) {
+        for (int p = FIRST_PRESET; p < 6 && (tp || !v->sequence); p++) {
             const tsri_job_options o = options_of(v, presets[p], meshes[at]);
 
             (planned ? check_planned : check_recorded)(v, &o);

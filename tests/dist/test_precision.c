@@ -483,7 +483,7 @@ static void kept_results_change_no_bit(void)
                 CHECK(kept.norm[i] == plain.norm[i]);
             }
             CHECK_EQ(kept.owned_count, plain.owned_count);
-            REQUIRE(plain.owned != NULL);
+            REQUIRE(kept.owned != NULL && plain.owned != NULL);
             for (int64_t i = 0; i < kept.owned_count; i++) {
                 CHECK(kept.owned[i] == plain.owned[i]);
             }

@@ -9,7 +9,8 @@
 # Two hosts of two ranks share the cores that are there with whatever else runs, so the ranks are
 # preferred where that is allowed, and a comparison counts where the machine was alike before and
 # after, plans on both within 10 %, and a preset's steps alike, within 25 %. Otherwise it is made
-# again, three times at most. Orders are asked of presets whose plans are 5 % apart.
+# again, and so is one that counts and is not as it should be; of three at most, two such fail.
+# Orders are asked of presets whose plans are 5 % apart.
 # With --markdown the tables are printed, and nothing is judged.
 set -u
 tessera=$1
@@ -90,13 +91,15 @@ fi
 for micro_batches in 1 4; do
     verdict=2
     tries=0
-    while [ $verdict = 2 ] && [ $tries -lt 3 ]; do
+    bad=0
+    while [ $verdict != 0 ] && [ $tries -lt 3 ]; do
         tries=$((tries + 1))
         run $micro_batches --json || complain "$(cat "$scratch/err")"
         judge "$micro_batches micro-batch(es)"
         verdict=$?
+        [ $verdict = 1 ] && bad=$((bad + 1))
     done
-    [ $verdict = 1 ] && complain "$micro_batches micro-batches"
-    [ $verdict = 2 ] && skip 'the machine does not stay the same for a comparison'
+    [ $bad -gt 1 ] && complain "$micro_batches micro-batches"
+    [ $verdict = 0 ] || [ $bad -gt 1 ] || skip 'the machine does not stay the same for a comparison'
 done
 finish

@@ -323,7 +323,11 @@ tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const 
     int64_t begin = 0;
     int64_t end = 0;
 
+    u->stale = u->stale || u->lean; /* the whole in half precision is older now */
     tsri_intersect(at + first, at + first + count, u->shard_begin, shard_end, &begin, &end);
+    if (begin == end) {
+        return TSR_OK;
+    }
     TSR_TRY(tsri_write(u->shard, (size_t)(begin - u->shard_begin) * F32,
                        host + (begin - at - first), (size_t)(end - begin) * F32,
                        tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));

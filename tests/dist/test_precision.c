@@ -8,6 +8,7 @@
  */
 #include "base/base.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -410,6 +411,51 @@ static void offload_changes_no_bit(void)
     check_all_places("hfsdp", TSR_BF16, micro);
 }
 
+/* All zeros, in pieces of a row: what a rank does not own comes from who does. */
+static tsr_status load_zeros(tsri_job *job)
+{
+    for (int i = 0; i < job->param_count; i++) {
+        tsr_param *p = job->params[i];
+        const float row[VOCAB + 64] = {0};
+        tsri_param_block block;
+
+        tsri_param_get_block(p, &block);
+        CHECK(block.cols <= (int64_t)(sizeof(row) / sizeof(row[0])));
+        for (int64_t r = 0; r < block.rows; r++) {
+            TSR_TRY(p->sink->load(p->sink_context, p, r * block.cols, row, block.cols));
+        }
+    }
+    return TSR_OK;
+}
+
+/* Weights that are loaded into a model that has run are those that it runs with next: without any,
+ * every token is as likely as another. */
+static void what_is_loaded_counts(void)
+{
+    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
+    const double tolerance = 4.0 * (double)FLT_EPSILON * log(VOCAB); /* a few roundings of it */
+    tsr_world *world = open_world();
+
+    for (int i = 0; i < 12; i++) {
+        tsri_job_options o = small_job(presets[i / 2]);
+        tsri_step_result before = {0};
+        tsri_step_result after = {0};
+        tsri_job *job = NULL;
+
+        o.fsdp.param_dtype = i % 2 == 0 ? TSR_F32 : TSR_BF16;
+        o.forward_only = true;
+        REQUIRE_OK(tsri_job_open(world, &o, &job));
+        CHECK_OK(write_batches(job));
+        CHECK_OK(tsri_job_step(job, 0, 0.0, 1.0, NULL, &before));
+        CHECK_OK(load_zeros(job));
+        CHECK_OK(tsri_job_step(job, 1, 0.0, 1.0, NULL, &after));
+        CHECK(fabs(before.loss - log(VOCAB)) > tolerance);
+        CHECK_NEAR(after.loss, log(VOCAB), tolerance);
+        tsri_job_close(&job);
+    }
+    tsr_world_close(&world);
+}
+
 static void check_activations(tsri_job_options o, int every)
 {
     tsr_world *world = open_world();
@@ -495,6 +541,7 @@ static void kept_results_change_no_bit(void)
 }
 
 const tsr_test_case tsr_test_cases[] = {
+    {"what is loaded counts", what_is_loaded_counts},
     {"half types keep close", half_types_keep_close},
     {"types compose", types_compose},
     {"a scale alone changes nothing", a_scale_alone_changes_nothing},

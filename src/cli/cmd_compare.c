@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/run_config.h"
 #include "train/compare.h"
 
 static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
@@ -211,23 +212,9 @@ static tsr_status compare(const tsri_cli *cli, tsr_world *world, tsri_config *co
 static int run(const tsri_cli *cli)
 {
     tsri_config *config = NULL;
-    tsr_world *world = NULL;
     const tsr_status loaded = load(cli, &config);
-    tsr_world_options world_options = {0};
-    tsr_status status = TSR_OK;
 
-    if (config != NULL) {
-        world_options.backend = config->run.backend == 1 ? "cpu" : "auto";
-        world_options.threads = (int)config->run.threads;
-        world_options.timeout_s = config->run.timeout_s;
-    }
-    TSR_TRY_GOTO(status, tsr_world_open(NULL, NULL, &world_options, &world), finish);
-    TSR_TRY_GOTO(status, compare(cli, world, config, loaded), close_world);
-close_world:
-    tsr_world_close(&world);
-finish:
-    tsri_config_free(&config);
-    return tsri_cli_finish(status);
+    return tsri_cli_run_config(cli, config, loaded, compare);
 }
 
 const tsri_cli_command tsri_command_compare = {

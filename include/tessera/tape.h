@@ -22,7 +22,8 @@
  *
  * Gradients have the dual placement: of a Shard Shard, of a Replicate Partial. They accumulate in
  * the placement in which they arrive and are reduced once, by the first consumer that cannot take
- * Partial.
+ * Partial. A parameter's gradient may arrive either way, from data or from other parameters, and
+ * counts once: what is whole on an axis is taken once there, what is Partial is summed.
  *
  * Threads: one thread at a time per tape.
  */

@@ -42,12 +42,19 @@ struct tsr_param {
 /** Where autograd puts the gradient of a parameter; implemented by fsdp. */
 struct tsri_grad_sink {
     /**
-     * Destination of one more contribution to param's gradient, of layout grad_layout (the tp-local
-     * block in the sink's choice of dtype).
+     * The layout in which param's sum takes a contribution that arrives in layout arrives: where
+     * the parameter is Shard that Shard, else Partial or Replicate, whichever the sum is on that
+     * axis. The tape brings the contribution there. NULL: as it arrives.
+     */
+    tsr_status (*place)(void *context, tsr_param *param, const tsr_layout *arrives,
+                        tsr_layout *sum_out);
+    /**
+     * Destination of one more contribution to param's gradient, of the layout that place said (the
+     * tp-local block in the sink's choice of dtype).
      * @param dest_out        Borrowed dtensor to write; NULL: drop it (frozen).
      * @param accumulate_out  Add to what is there.
      */
-    tsr_status (*destination)(void *context, tsr_param *param, const tsr_layout *grad_layout,
+    tsr_status (*destination)(void *context, tsr_param *param, const tsr_layout *layout,
                               tsr_dtensor **dest_out, bool *accumulate_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);

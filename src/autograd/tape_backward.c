@@ -130,6 +130,16 @@ tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad)
 
 /* ---- parameters ---- */
 
+/* The layout in which param's sum takes what arrives in layout. */
+static tsr_status param_layout(tsr_param *param, const tsr_layout *layout, tsr_layout *out)
+{
+    *out = *layout;
+    if (param->sink != NULL && param->sink->place != NULL) {
+        TSR_TRY(param->sink->place(param->sink_context, param, layout, out));
+    }
+    return TSR_OK;
+}
+
 static tsr_status param_target(tsri_op_call *call, tsr_param *param, const tsr_layout *layout,
                                tsr_dtensor **out, bool *accumulate_out)
 {
@@ -187,9 +197,15 @@ static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_k
     tsr_dtensor *reuse = NULL;
 
     if (node->param[i] != NULL && (call->def->no_accumulate & bit) == 0) {
-        TSR_TRY(param_target(call, node->param[i], layout, &call->din[i], &call->accumulate[i]));
-        *kind = call->din[i] != NULL ? TARGET_DIRECT : TARGET_NONE;
-        return TSR_OK;
+        tsr_layout sum;
+
+        TSR_TRY(param_layout(node->param[i], layout, &sum));
+        if (tsr_layout_equal(layout, &sum)) {
+            TSR_TRY(
+                param_target(call, node->param[i], layout, &call->din[i], &call->accumulate[i]));
+            *kind = call->din[i] != NULL ? TARGET_DIRECT : TARGET_NONE;
+            return TSR_OK;
+        }
     }
     if (node->param[i] == NULL && (call->def->no_accumulate & bit) == 0 &&
         !source_repeats(node, i)) {
@@ -213,27 +229,83 @@ static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_k
     return TSR_OK;
 }
 
-tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
+/* What a whole gradient that is to be a term of the sum counts for on this rank: it is taken from
+ * the ranks of index 0 on the axes where the sum is Partial. */
+static float term_factor(const tsri_op_call *call, const tsr_layout *whole, const tsr_layout *sum)
 {
-    tsri_op_call *call = &node->call;
-    tsr_dtensor *dest = NULL;
-    bool accumulate = false;
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        if (sum->place[axis].kind == TSR_PARTIAL && whole->place[axis].kind != TSR_PARTIAL &&
+            tsr_comm_coord(call->comm, axis) != 0) {
+            return 0.0F;
+        }
+    }
+    return 1.0F;
+}
+
+/* grad (its owner is taken over) as the sum of layout sum takes it, but for the axes on which the
+ * sum is Partial and grad is whole. A reduction is made in the sum's type. */
+static tsr_status bring_owned(tsri_op_call *call, tsr_dtensor *grad, const tsr_layout *sum,
+                              tsr_dtype dtype, tsr_dtensor **out)
+{
+    tsr_layout to = *sum;
+    tsr_dtensor *typed = NULL;
     tsr_status status = TSR_OK;
 
-    if (node->param[i] == NULL) {
-        TSR_TRY(tsri_node_contribute(tape->nodes[node->source[i]], grad));
-        return TSR_OK;
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        if (sum->place[axis].kind == TSR_PARTIAL && grad->layout.place[axis].kind != TSR_PARTIAL) {
+            to.place[axis] = tsri_replicate();
+        }
     }
-    TSR_TRY_GOTO(status, param_target(call, node->param[i], &grad->layout, &dest, &accumulate),
+    if (!tsr_layout_equal(&grad->layout, &to) && grad->dtype != dtype) {
+        TSR_TRY_GOTO(
+            status, tsri_op_acquire(call, &grad->layout, dtype, TSRI_MEM_ACTIVATION, &typed), fail);
+        TSR_TRY_GOTO(status, tsri_op_scale_into(call->comm, call->path, grad, 1.0F, false, typed),
+                     fail);
+        tsr_dtensor_release(&grad);
+        grad = typed;
+    }
+    TSR_TRY(convert_owned(call, grad, &to, out));
+    return TSR_OK;
+fail:
+    tsr_dtensor_release(&typed);
+    tsr_dtensor_release(&grad);
+    return status;
+}
+
+/* Takes over the owner of grad. */
+static tsr_status deliver_to_param(tsri_op_call *call, tsr_param *param, tsr_dtensor *grad)
+{
+    tsr_dtensor *dest = NULL;
+    bool accumulate = false;
+    tsr_layout sum;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status, param_layout(param, &grad->layout, &sum), release_grad);
+    TSR_TRY_GOTO(status, param_target(call, param, &sum, &dest, &accumulate), release_grad);
+    if (dest == NULL) {
+        goto release_grad;
+    }
+    status = bring_owned(call, grad, &sum, dest->dtype, &grad);
+    if (status != TSR_OK) {
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    TSR_TRY_GOTO(status,
+                 tsri_op_scale_into(call->comm, call->path, grad,
+                                    term_factor(call, &grad->layout, &sum), accumulate, dest),
                  release_grad);
-    if (dest != NULL) {
-        TSR_TRY_GOTO(status,
-                     tsri_op_scale_into(call->comm, call->path, grad, 1.0F, accumulate, dest),
-                     release_grad);
-    }
 release_grad:
     tsr_dtensor_release(&grad);
     return status;
+}
+
+tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
+{
+    if (node->param[i] == NULL) {
+        TSR_TRY(tsri_node_contribute(tape->nodes[node->source[i]], grad));
+    } else {
+        TSR_TRY(deliver_to_param(&node->call, node->param[i], grad));
+    }
+    return TSR_OK;
 }
 
 /* The operation's backward for call->dout; the results go where they belong. */

@@ -55,7 +55,7 @@ typedef struct unit_param {
     int64_t fold_offset;   /* by_cols: elements in the buffer where its chunks are contiguous */
     bool written;          /* a gradient has arrived in the current slot (or step, without slot) */
     bool reached;          /* a gradient has ever arrived */
-    unsigned partial_mask; /* axes without data on which the gradient arrives Partial */
+    unsigned partial_mask; /* axes without data on which the sum of its gradient is Partial */
     tsr_dtensor *grad_value; /* the gradient's destination; NULL before the first */
 } unit_param;
 
@@ -118,6 +118,7 @@ struct unit {
     bool gradient_sync, all_reduce;
     bool has_slot, has_grad_slot, has_whole;
     bool lean;
+    bool placed; /* all ranks know the same partial_mask of each parameter */
 
     /* While running. */
     bool grad_slot_held, kept_held, sums_held;
@@ -167,6 +168,7 @@ struct engine {
     tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
     tsr_event drained;      /* its end */
     tsri_step_watch watch;  /* the steps of the tape of the newest pass */
+    tsr_buffer *facts;      /* sum_place.c; NULL: ranks have nothing to tell each other */
     sabotage sabotage;
 };
 
@@ -237,8 +239,17 @@ tsr_status tsri_unit_await_sums(unit *u);
 tsr_status tsri_unit_end_sums(unit *u, bool failed);
 /** Give the memory back, at once. */
 void tsri_unit_drop_sums(unit *u);
+/* sum_place.c: see there. */
+tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout *arrives,
+                               tsr_layout *sum_out);
+/** Before the unit's first reduction: let all ranks place its sums alike. */
+tsr_status tsri_unit_settle_sums(unit *u);
+/** Memory for what ranks tell each other of their units. */
+tsr_status tsri_engine_open_facts(engine *e);
 /* reduce.c */
 tsr_status tsri_unit_open_grads(unit *u);
+/** Where p's gradient is summed up on this rank: its range, and its type. */
+tsri_mem tsri_unit_grad_range(const unit *u, const unit_param *p, tsr_dtype *dtype_out);
 /** What follows a unit's gradients: last: of the step; forced: also without gradient sync. */
 tsr_status tsri_unit_reduce(unit *u, bool last, bool forced);
 tsr_status tsri_unit_reduce_last(unit *u);

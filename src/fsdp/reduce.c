@@ -45,17 +45,21 @@ tsr_status tsri_unit_open_grads(unit *u)
     return TSR_OK;
 }
 
-/* Axes that carry no data and on which layout is Partial. */
-static unsigned partial_axes(const tsr_comm *comm, const tsr_layout *layout)
+tsri_mem tsri_unit_grad_range(const unit *u, const unit_param *p, tsr_dtype *dtype_out)
 {
-    unsigned mask = 0;
+    const size_t count = (size_t)(p->rows * p->cols);
 
-    for (int axis = 0; axis < tsr_mesh_axis_count(layout->mesh); axis++) {
-        if (layout->place[axis].kind == TSR_PARTIAL && tsr_mesh_axis_size(layout->mesh, axis) > 1) {
-            mask |= 1u << axis;
-        }
+    *dtype_out = u->has_grad_slot ? u->reduce_dtype : TSR_F32;
+    if (u->has_grad_slot) {
+        return (tsri_mem){.buffer = u->grad_slot.buffer,
+                          .offset = grad_slot_offset(u, p),
+                          .bytes = count * tsr_dtype_size(u->reduce_dtype),
+                          .interval = -1};
     }
-    return mask & ~tsri_comm_data_mask(comm);
+    return (tsri_mem){.buffer = u->sums.buffer,
+                      .offset = u->sums.offset + (size_t)p->shard_offset * F32,
+                      .bytes = count * F32,
+                      .interval = -1};
 }
 
 /* A gradient that comes outside the unit's own backward: from a use outside its module. */
@@ -75,12 +79,13 @@ static tsr_status open_outside(unit *u, const tsr_param *param)
     return TSR_OK;
 }
 
-static tsr_status destination(void *context, tsr_param *param, const tsr_layout *grad_layout,
+static tsr_status destination(void *context, tsr_param *param, const tsr_layout *layout,
                               tsr_dtensor **dest_out, bool *accumulate_out)
 {
     unit *u = context;
     unit_param *p = &u->params[param->unit_index];
-    const unsigned partial = partial_axes(u->comm, grad_layout);
+    tsr_dtype dtype = TSR_F32;
+    tsri_mem range;
 
     *dest_out = NULL;
     *accumulate_out = false;
@@ -88,26 +93,14 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
         return TSR_OK;
     }
     TSR_TRY(open_outside(u, param));
-    if (p->grad_value != NULL && p->partial_mask != partial) {
-        if (p->written) {
-            return TSR_RAISE(TSR_ERR_PLACEMENT,
-                             "gradient of %s arrives Partial on axes %#x and before on axes %#x",
-                             param->name, partial, p->partial_mask);
-        }
+    if (p->grad_value != NULL && !tsr_layout_equal(&p->grad_value->layout, layout)) {
         tsr_dtensor_release(&p->grad_value);
     }
+    range = tsri_unit_grad_range(u, p, &dtype);
     if (p->grad_value == NULL) {
-        TSR_TRY(tsri_dtensor_bare(u->comm, grad_layout,
-                                  u->has_grad_slot ? u->reduce_dtype : TSR_F32, param->name,
-                                  &p->grad_value));
-        p->partial_mask = partial;
+        TSR_TRY(tsri_dtensor_bare(u->comm, layout, dtype, param->name, &p->grad_value));
     }
-    if (u->has_grad_slot) {
-        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->grad_slot.buffer, grad_slot_offset(u, p)));
-    } else {
-        TSR_TRY(tsri_dtensor_attach(p->grad_value, u->sums.buffer,
-                                    u->sums.offset + (size_t)p->shard_offset * F32));
-    }
+    TSR_TRY(tsri_dtensor_attach(p->grad_value, range.buffer, range.offset));
     *dest_out = p->grad_value;
     *accumulate_out = p->written;
     p->written = true;
@@ -115,8 +108,10 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
     return TSR_OK;
 }
 
-const tsri_grad_sink tsri_unit_sink = {
-    .destination = destination, .use = tsri_unit_use, .load = tsri_unit_load};
+const tsri_grad_sink tsri_unit_sink = {.place = tsri_unit_sum_place,
+                                       .destination = destination,
+                                       .use = tsri_unit_use,
+                                       .load = tsri_unit_load};
 
 static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
 {
@@ -518,6 +513,7 @@ static tsr_status reduce_sums(unit *u)
 
 tsr_status tsri_unit_reduce_last(unit *u)
 {
+    TSR_TRY(tsri_unit_settle_sums(u));
     TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_REPLICATE));
     TSR_TRY(reduce_sums(u));
     if (u->options.offload_grads) {
@@ -535,11 +531,13 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
         if (!u->grad_slot_held || (!u->gradient_sync && !last && !forced)) {
             return TSR_OK; /* the slot goes on adding up */
         }
+        TSR_TRY(tsri_unit_settle_sums(u));
         TSR_TRY(fill_gaps(u));
         TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_REDUCE));
         TSR_TRY(reduce_slot(u, u->open));
         u->open = true;
     } else {
+        TSR_TRY(tsri_unit_settle_sums(u));
         if (last || forced) {
             TSR_TRY(fill_gaps(u));
         }

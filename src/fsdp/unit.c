@@ -45,6 +45,7 @@ void tsri_unit_release(void *context)
         tsri_tape_unwatch(&u->engine->watch);
         tsri_free(&u->engine->units);
         tsri_free(&u->engine->seen);
+        tsri_buffer_release(&u->engine->facts);
         tsri_free(&u->engine);
     }
     tsri_free(&u->prefetch[0].units);
@@ -280,6 +281,7 @@ tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }
+    TSR_TRY(tsri_engine_open_facts(e));
     warn_of_giant(e);
     return TSR_OK;
 }

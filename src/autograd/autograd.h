@@ -16,6 +16,8 @@ typedef struct tsri_step_watch {
     /** failed: the step is given up, and what was enqueued for it counts for nothing; the status is
      * ignored then. */
     tsr_status (*end)(void *context, bool failed);
+    /** The tape has played a micro-batch backward, to its beginning. NULL: nobody asks. */
+    tsr_status (*played)(void *context, const tsr_tape *tape);
     void *context;
     tsr_tape *tape; /* NULL: none */
     struct tsri_step_watch *next;

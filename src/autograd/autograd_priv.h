@@ -62,7 +62,8 @@ typedef struct tsri_checkpoint {
     tsri_away away[TSRI_OP_MAX_IN]; /* by input */
     tsri_kept *kept;                /* in the order of the first run */
     int kept_count, kept_capacity;
-    int kept_taken; /* by the second run */
+    int kept_taken;   /* by the second run */
+    bool has_markers; /* somebody wants to know when backward is inside, whatever comes of it */
 } tsri_checkpoint;
 
 /** An operation of the user's own, translated; owned by the tape. */

@@ -183,8 +183,10 @@ fail:
 
 /* ---- second run ---- */
 
-/* The inputs as values of leaves on top of the tape, owned by the caller. */
-static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor **leaf)
+/* The inputs as values of leaves on top of the tape, owned by the caller. Those without a gradient
+ * have no node. */
+static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor **leaf,
+                              bool *has_node)
 {
     for (int i = 0; i < node->call.in_count; i++) {
         tsri_node *leaf_node = NULL;
@@ -197,6 +199,7 @@ static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor
         TSR_TRY(tsri_dtensor_view(in, &in->layout, 0, &leaf[i]));
         if (node->call.needs_grad[i]) {
             TSR_TRY(push_node(tape, &op_leaf, node->call.path, leaf[i], &leaf_node));
+            has_node[i] = true;
         }
     }
     return TSR_OK;
@@ -253,12 +256,12 @@ static tsr_status hand_over(tsr_tape *tape, tsri_node *node, const tsr_dtensor *
 }
 
 /* What the leaves collected, to the node's own inputs. */
-static tsr_status collect(tsr_tape *tape, tsri_node *node, tsr_dtensor *const *leaf)
+static tsr_status collect(tsr_tape *tape, tsri_node *node, const bool *has_node)
 {
     for (int i = node->call.in_count - 1; i >= 0; i--) {
         tsri_node *top = tape->nodes[tape->node_count - 1];
 
-        if (top->out != leaf[i]) {
+        if (!has_node[i]) {
             continue;
         }
         while (top->grad_count > 0) {
@@ -274,21 +277,22 @@ static tsr_status collect(tsr_tape *tape, tsri_node *node, tsr_dtensor *const *l
 tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node)
 {
     tsr_dtensor *leaf[TSRI_OP_MAX_IN] = {NULL};
+    bool has_node[TSRI_OP_MAX_IN] = {false};
     tsr_dtensor *result = NULL;
     tsr_status status = TSR_OK;
     int floor = 0;
 
     TSR_TRY(tsri_offload_return(tape, node));
-    if (node->grad_count == 0) {
+    if (node->grad_count == 0 && !node->checkpoint->has_markers) {
         return TSR_OK;
     }
-    TSR_TRY_GOTO(status, push_leaves(tape, node, leaf), release_leaves);
+    TSR_TRY_GOTO(status, push_leaves(tape, node, leaf, has_node), release_leaves);
     floor = tape->node_count;
     TSR_TRY_GOTO(status, run_again(tape, node, leaf, &result), release_leaves);
     TSR_TRY_GOTO(status, hand_over(tape, node, result), release_leaves);
     tsri_tape_drop_holds(tape);
     TSR_TRY_GOTO(status, tsri_tape_play(tape, floor), release_leaves);
-    TSR_TRY_GOTO(status, collect(tape, node, leaf), release_leaves);
+    TSR_TRY_GOTO(status, collect(tape, node, has_node), release_leaves);
 release_leaves:
     for (int i = 0; i < node->call.in_count; i++) {
         tsr_dtensor_release(&leaf[i]);

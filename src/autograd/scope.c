@@ -198,6 +198,9 @@ tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context)
                          tsri_tape_path(tape));
     }
     if (tape->no_grad) {
+        if (tape->keeping != NULL) {
+            tape->keeping->has_markers = true;
+        }
         return TSR_OK;
     }
     TSR_TRY(tsri_tape_node(tape, &node, &index));

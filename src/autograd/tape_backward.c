@@ -470,6 +470,11 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));
+    for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {
+        if (w->played != NULL) {
+            TSR_TRY(w->played(w->context, tape));
+        }
+    }
     return TSR_OK;
 }
 

@@ -238,3 +238,20 @@ tsr_status tsri_comm_host_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kin
     TSR_TRY(tsri_buffer_alloc_host(comm->device, bytes, kind, label, out));
     return TSR_OK;
 }
+
+tsr_status tsri_comm_exchange(tsr_comm *comm, const char *purpose, const void *in, size_t bytes,
+                              void *all)
+{
+    const tsr_world *world = comm->world;
+
+    if (world->simulated || world->size == 1) {
+        memcpy((unsigned char *)all + (size_t)world->rank * bytes, in, bytes);
+        return TSR_OK;
+    }
+    tsri_watchdog_arm(world->watchdog, purpose);
+    const tsr_status status = tsri_boot_all_gather(in, bytes, all);
+
+    tsri_watchdog_disarm(world->watchdog);
+    TSR_TRY(status);
+    return TSR_OK;
+}

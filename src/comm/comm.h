@@ -31,6 +31,15 @@ tsr_status tsri_comm_all_reduce(tsr_comm *comm, unsigned axis_mask, tsr_buffer *
                                 size_t offset, int64_t n, tsr_dtype dtype, tsri_reduce_op op,
                                 const char *label);
 
+/**
+ * Every rank's in [bytes] into all [bytes * ranks of the world], zeroed before, by world rank; in a
+ * simulated world this rank's alone. Not for the step's path. Collective over the world. Blocks.
+ *
+ * purpose: "the order of units", for messages; static.
+ */
+tsr_status tsri_comm_exchange(tsr_comm *comm, const char *purpose, const void *in, size_t bytes,
+                              void *all);
+
 /** A small zeroed persistent device buffer (scalars), owned by the caller. */
 tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, const char *label,
                             tsr_buffer **out);

@@ -2,12 +2,10 @@
  * Copyright The Tessera authors */
 /* The engine: what happens around each unit's forward and backward.
  *
- * The expected order of units is that of their creation until a forward has shown another one,
- * which then is expected from the next forward on. The root's hooks frame a pass.
- *
- * A rank that runs the root but comes to a unit later in the order than the next one has passed
- * over those between. Other ranks may be running them, so it issues their collectives in their
- * places: forward gathers, and backward (by markers on the tape) gathers and reduces zeros. */
+ * The root's hooks frame a forward; the end of tsr_backward frames a pass. Between a rank's own
+ * marks (schedule.c) lie those of units that it passes over but others run, and it issues their
+ * collectives in their places: forward gathers, and backward (by markers on the tape) gathers and
+ * reduces zeros. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -19,8 +17,8 @@ static bool is_root(const unit *u)
 
 /* ---- passes and steps ---- */
 
-/* What a pass that failed, or was never played backward, left in u. */
-static void forget_pass(unit *u)
+/* What a pass that failed, or was never played backward, has gathered. */
+static void forget_gathered(unit *u)
 {
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
@@ -32,46 +30,55 @@ static void forget_pass(unit *u)
         tsri_arena_release(arena, &u->slot, tsri_last_use(compute, u->gathered_seen, u->gathered));
     }
     u->state = SLOT_EMPTY;
-    if (u->grad_slot_held) {
-        tsri_arena_release(arena, &u->grad_slot, tsri_event_record(compute));
-        u->grad_slot_held = false;
-    }
     tsri_unit_drop_kept(u, u->kept_ready);
 }
 
+static void forget_gradients(unit *u)
+{
+    if (u->grad_slot_held) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->grad_slot,
+                           tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
+        u->grad_slot_held = false;
+    }
+}
+
+/* Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
 static void begin_pass(engine *e)
 {
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
         if (e->busy) {
-            forget_pass(u);
+            forget_gathered(u);
         }
         u->calls = 0;
         u->inside = 0;
-        u->trailing = 0;
     }
     e->root_running = false;
+    e->framed = false;
+    e->again = -1;
     e->busy = true;
 }
 
-/* The tape's step ends: gradients go, and with a failed step all that was taken in it. */
+/* The tape's step ends: gradients go, and so does what was gathered and not played backward. */
 static tsr_status end_step(void *context, bool failed)
 {
     engine *e = context;
 
-    if (failed) {
-        tsri_engine_release_draining(e);
-        e->busy = false;
-    }
+    tsri_engine_release_draining(e);
     for (int i = 0; i < e->unit_count; i++) {
-        if (failed) {
-            forget_pass(e->units[i]);
+        if (failed || e->busy) {
+            forget_gathered(e->units[i]);
         }
+        forget_gradients(e->units[i]);
         TSR_TRY(tsri_unit_end_sums(e->units[i], failed));
     }
+    e->busy = false;
+    e->root_running = false;
     return TSR_OK;
 }
+
+static tsr_status end_backward(void *context, const tsr_tape *tape);
 
 static tsr_status touch(unit *u, tsr_tape *tape)
 {
@@ -85,6 +92,7 @@ static tsr_status touch(unit *u, tsr_tape *tape)
     if (e->epoch != tsri_tape_epoch(tape)) {
         e->epoch = tsri_tape_epoch(tape);
         e->watch.end = end_step;
+        e->watch.played = end_backward;
         e->watch.context = e;
         tsri_tape_watch(tape, &e->watch);
         begin_pass(e);
@@ -114,48 +122,17 @@ static bool prefetches(const unit *u, tsr_prefetch when)
     return (asked == TSR_PREFETCH_DEFAULT ? TSR_PREFETCH_PRE : asked) == when;
 }
 
-/* The root enters backward first: the unit that ran last comes next. */
-static tsr_status prefetch_last(const unit *root)
-{
-    unit *last = root->engine->units[root->engine->unit_count - 1];
-
-    if (last->ran_forward == root->engine->forward) {
-        TSR_TRY(tsri_unit_unshard(last));
-    }
-    return TSR_OK;
-}
-
-static tsr_status after_backward(void *context, tsr_tape *tape);
-
 static tsr_status enter_backward(unit *u)
 {
     u->inside++;
+    tsri_schedule_back(u->engine, u->module, MARK_LEAVE);
     TSR_TRY(tsri_unit_unshard(u));
     if (prefetches(u, TSR_PREFETCH_PRE)) {
-        if (is_root(u) && u->prefetch[1].units == NULL) {
-            TSR_TRY(prefetch_last(u));
-        } else {
-            TSR_TRY(tsri_unit_prefetch(u, -1));
-        }
+        TSR_TRY(tsri_unit_prefetch_back(u));
     }
     TSR_TRY(tsri_unit_await(u));
     if (u->train_count > 0) {
         TSR_TRY(tsri_unit_open_grads(u));
-    }
-    return TSR_OK;
-}
-
-/* The units after the last one that ran. */
-static tsr_status play_trailing(const engine *e, tsr_tape *tape)
-{
-    for (int i = e->unit_count - 1; i > 0; i--) {
-        unit *u = e->units[i];
-
-        if (u->trailing > 0) {
-            u->trailing--;
-            TSR_TRY(enter_backward(u));
-            TSR_TRY(after_backward(u, tape));
-        }
     }
     return TSR_OK;
 }
@@ -166,9 +143,6 @@ static tsr_status before_backward(void *context, tsr_tape *tape)
 
     TSR_TRY(touch(u, tape));
     TSR_TRY(enter_backward(u));
-    if (is_root(u)) {
-        TSR_TRY(play_trailing(u->engine, tape));
-    }
     return TSR_OK;
 }
 
@@ -199,10 +173,11 @@ static void report_unreached(engine *e)
     }
 }
 
-/* After the root: nothing stays gathered, and at the end of a step compute may read every gradient.
- */
-static tsr_status finish(engine *e, const tsr_tape *tape)
+/* Backward is over: nothing stays gathered, and at the end of a step compute may read every
+ * gradient. */
+static tsr_status end_backward(void *context, const tsr_tape *tape)
 {
+    engine *e = context;
     const bool last = is_last(e, tape);
 
     for (int i = 0; i < e->unit_count; i++) {
@@ -211,7 +186,7 @@ static tsr_status finish(engine *e, const tsr_tape *tape)
         const bool waits =
             u->has_grad_slot ? u->grad_slot_held : u->shared && u->sums_held && !u->done;
 
-        if (waits && !is_root(u) && (u->shared || is_tape_last(tape))) {
+        if (waits && (u->shared || is_tape_last(tape))) {
             TSR_TRY(tsri_unit_reduce(u, last, is_tape_last(tape)));
         }
     }
@@ -243,48 +218,42 @@ static tsr_status finish(engine *e, const tsr_tape *tape)
 static tsr_status after_backward(void *context, tsr_tape *tape)
 {
     unit *u = context;
-    engine *e = u->engine;
 
     u->inside--;
+    tsri_schedule_back(u->engine, u->module, MARK_ENTER);
     if (--u->calls > 0) {
         return TSR_OK; /* an earlier call of this unit still has its backward to come */
     }
-    if (!u->shared || is_root(u)) {
-        TSR_TRY(tsri_unit_reduce(u, is_last(e, tape), is_tape_last(tape)));
-    }
-    if (is_root(u)) {
-        TSR_TRY(finish(e, tape));
-        return TSR_OK;
-    }
     if (!u->shared) {
+        TSR_TRY(tsri_unit_reduce(u, is_last(u->engine, tape), is_tape_last(tape)));
         TSR_TRY(tsri_unit_reshard(u));
     }
     if (prefetches(u, TSR_PREFETCH_POST)) {
-        TSR_TRY(tsri_unit_prefetch(u, -1));
+        TSR_TRY(tsri_unit_prefetch_back(u));
     }
     return TSR_OK;
 }
 
 /* ---- around forward ---- */
 
-static void begin_forward(engine *e, const tsr_tape *tape)
+static tsr_status begin_forward(engine *e, const tsr_tape *tape)
 {
     e->forward++;
-    e->seen_count = 0;
-    e->cursor = 0;
     e->root_running = true;
+    e->framed = true;
     e->eval = tsri_tape_no_grad(tape);
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->passed = false;
-        e->units[i]->before = NULL;
     }
+    TSR_TRY(tsri_schedule_begin(e));
+    return TSR_OK;
 }
 
 /* After a forward of u: let go of its parameters, or not. */
 static tsr_status leave(unit *u)
 {
     const engine *e = u->engine;
-    const bool last = u->position == e->unit_count - 1;
+    const bool last = u->position == e->last_entered;
     const tsr_reshard reshard = u->options.reshard_after_forward;
 
     if (e->eval) {
@@ -300,78 +269,117 @@ static tsr_status leave(unit *u)
     return TSR_OK;
 }
 
-/* By what backward comes to a unit that forward passed over: marks on the tape, or where no unit
- * came after it a number, since the root has left its own mark by then. */
-static tsr_status mark_passed(unit *u, tsr_tape *tape)
+/* ---- passing over ---- */
+
+/* Backward comes to a parameter that was used outside its unit: also ranks to which no gradient
+ * comes have a sum to reduce. */
+static tsr_status use_backward(void *context, tsr_tape *tape)
 {
-    if (!tsri_tape_no_grad(tape) && u->before == NULL) {
-        u->trailing++;
-        u->calls++;
-        u->passed_marked = true;
-    } else if (!tsri_tape_no_grad(tape)) {
-        TSR_TRY(tsri_tape_marker(tape, after_backward, u));
-        TSR_TRY(tsri_tape_marker(tape, before_backward, u));
-        u->calls++;
-        u->passed_marked = true;
+    unit *u = context;
+
+    (void)tape;
+    if (u->train_count > 0 && !u->done) {
+        TSR_TRY(tsri_unit_open_grads(u));
     }
     return TSR_OK;
 }
 
-/* What other ranks may be doing in u's forward, without the forward. */
-static tsr_status pass_over(unit *u, const unit *before, tsr_tape *tape)
+tsr_status tsri_engine_use(unit *u, tsr_tape *tape)
 {
-    u->ran_forward = u->engine->forward;
-    u->passed = true;
-    u->passed_marked = false;
-    u->before = before;
+    u->shared = true;
     TSR_TRY(tsri_unit_unshard(u));
-    TSR_TRY(tsri_unit_prefetch(u, 1));
     TSR_TRY(tsri_unit_await(u));
-    TSR_TRY(mark_passed(u, tape));
-    TSR_TRY(leave(u));
+    TSR_TRY(tsri_tape_marker(tape, use_backward, u));
     return TSR_OK;
 }
 
-/* Those between the last unit run and the one at position, which is before's (NULL: the end). */
-static tsr_status pass_over_until(engine *e, int position, const unit *before, tsr_tape *tape)
+static tsr_status part_again(void *context, tsr_tape *tape)
 {
-    for (int i = e->cursor + 1; i < position; i++) {
-        if (e->units[i]->ran_forward != e->forward) {
-            TSR_TRY(pass_over(e->units[i], before, tape));
-        }
+    tsr_module *module = context;
+
+    TSR_TRY(tsri_schedule_part_again(tsri_engine_of(module), module, tape));
+    return TSR_OK;
+}
+
+tsr_status tsri_engine_gather_again(unit *u, int at, int end)
+{
+    TSR_TRY(tsri_unit_unshard(u));
+    TSR_TRY(tsri_unit_prefetch_again(u, at, end));
+    TSR_TRY(tsri_unit_await(u));
+    return TSR_OK;
+}
+
+/* For a forward of u that begins, or runs again from the engine's mark on. */
+static tsr_status gather(unit *u, bool again)
+{
+    TSR_TRY(tsri_unit_unshard(u));
+    if (again) {
+        TSR_TRY(tsri_unit_prefetch_again(u, u->engine->again - 1, u->engine->again_end));
+    } else {
+        TSR_TRY(tsri_unit_prefetch(u));
     }
-    if (position > e->cursor) {
-        e->cursor = position;
+    TSR_TRY(tsri_unit_await(u));
+    return TSR_OK;
+}
+
+static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
+{
+    if (!again) {
+        u->ran_forward = u->engine->forward;
+        u->passed = true;
+    }
+    TSR_TRY(gather(u, again));
+    if (!tsri_tape_no_grad(tape)) {
+        TSR_TRY(tsri_tape_marker(tape, after_backward, u));
+        u->calls++;
     }
     return TSR_OK;
 }
 
-static tsr_status note_forward(unit *u, tsr_tape *tape)
+tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again)
 {
-    engine *e = u->engine;
+    unit *u = tsri_unit_of(m->module);
 
-    if (is_root(u)) {
-        begin_forward(e, tape);
-    } else if (e->root_running) {
-        TSR_TRY(pass_over_until(e, u->position, u, tape));
+    (void)e;
+    switch (m->kind) {
+    case MARK_ENTER:
+        return pass_enter(u, tape, again);
+    case MARK_LEAVE:
+        TSR_TRY(tsri_tape_marker(tape, before_backward, u));
+        return again ? TSR_OK : leave(u);
+    case MARK_PART_LEAVE:
+        return tsri_tape_marker(tape, part_again, m->module);
+    case MARK_USE:
+        return tsri_engine_use(u, tape);
+    case MARK_PART_ENTER:
+        break;
     }
-    if (u->ran_forward != e->forward || u->passed) {
-        u->ran_forward = e->forward;
+    return TSR_OK;
+}
+
+/* ---- the hooks ---- */
+
+static tsr_status reach(unit *u, mark_kind kind, tsr_tape *tape)
+{
+    if (u->engine->root_running && !is_root(u)) {
+        TSR_TRY(tsri_schedule_reach(u->engine, u->module, kind, tape));
+    }
+    return TSR_OK;
+}
+
+/* This rank comes to u's beginning. */
+static tsr_status arrive(unit *u, tsr_tape *tape, bool again)
+{
+    if (again) {
+        TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_ENTER, tape));
+    } else if (is_root(u)) {
+        TSR_TRY(begin_forward(u->engine, tape));
+    } else {
+        TSR_TRY(reach(u, MARK_ENTER, tape));
+    }
+    if (!again) {
+        u->ran_forward = u->engine->forward;
         u->passed = false;
-        e->seen[e->seen_count++] = u;
-    }
-    return TSR_OK;
-}
-
-/* Backward runs the forward again: what the first run passed over here is marked now. */
-static tsr_status mark_again(const unit *u, tsr_tape *tape)
-{
-    for (int i = 0; i < u->engine->unit_count; i++) {
-        unit *other = u->engine->units[i];
-
-        if (other->before == u && !other->passed_marked) {
-            TSR_TRY(mark_passed(other, tape));
-        }
     }
     return TSR_OK;
 }
@@ -382,18 +390,8 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
     const bool again = tsri_tape_in_recompute(tape);
 
     TSR_TRY(touch(u, tape));
-    if (again) {
-        TSR_TRY(mark_again(u, tape));
-    } else {
-        TSR_TRY(note_forward(u, tape));
-    }
-    TSR_TRY(tsri_unit_unshard(u));
-    if (!again) {
-        TSR_TRY(tsri_unit_prefetch(u, 1));
-    } else if (prefetches(u, TSR_PREFETCH_PRE)) {
-        TSR_TRY(tsri_unit_prefetch(u, -1));
-    }
-    TSR_TRY(tsri_unit_await(u));
+    TSR_TRY(arrive(u, tape, again));
+    TSR_TRY(gather(u, again));
     u->inside++;
     if (!tsri_tape_no_grad(tape)) {
         u->calls++;
@@ -401,22 +399,12 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
     return TSR_OK;
 }
 
-/* What this rank passed over keeps its place between its neighbours. */
-static void learn_order(engine *e)
+static void count_passes(const engine *e)
 {
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
-        int at = 0;
 
         if (u->passed) {
-            while (at < e->seen_count && e->seen[at] != u->before) {
-                at++;
-            }
-            for (int k = e->seen_count; k > at; k--) {
-                e->seen[k] = e->seen[k - 1];
-            }
-            e->seen[at] = u;
-            e->seen_count++;
             u->passed_count++;
             tsri_log(
                 TSRI_LOG_INFO,
@@ -425,16 +413,13 @@ static void learn_order(engine *e)
                 u->module->path);
         }
     }
-    for (int i = 0; i < e->unit_count; i++) {
-        e->units[i] = e->seen[i];
-        e->units[i]->position = i;
-    }
 }
 
 static tsr_status end_forward(engine *e, tsr_tape *tape)
 {
-    TSR_TRY(pass_over_until(e, e->unit_count, NULL, tape));
-    learn_order(e);
+    TSR_TRY(tsri_schedule_reach(e, e->units[0]->module, MARK_LEAVE, tape));
+    TSR_TRY(tsri_schedule_end(e));
+    count_passes(e);
     e->root_running = false;
     if (e->eval) {
         for (int i = 0; i < e->unit_count; i++) {
@@ -451,13 +436,29 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
 
     u->inside--;
     if (tsri_tape_in_recompute(tape)) {
+        TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_LEAVE, tape));
         return TSR_OK; /* its backward comes at once */
     }
     if (is_root(u)) {
         TSR_TRY(end_forward(u->engine, tape));
         return TSR_OK;
     }
+    TSR_TRY(reach(u, MARK_LEAVE, tape));
     TSR_TRY(leave(u));
+    return TSR_OK;
+}
+
+static tsr_status at_part(void *context, tsr_module *module, tsr_tape *tape, bool leaves)
+{
+    const unit *root = context;
+    const mark_kind kind = leaves ? MARK_PART_LEAVE : MARK_PART_ENTER;
+    engine *e = root->engine;
+
+    if (e != NULL && tsri_tape_in_recompute(tape)) {
+        TSR_TRY(tsri_schedule_again(e, module, kind, tape));
+    } else if (e != NULL && e->root_running && e->epoch == tsri_tape_epoch(tape)) {
+        TSR_TRY(tsri_schedule_reach(e, module, kind, tape));
+    }
     return TSR_OK;
 }
 
@@ -466,5 +467,6 @@ const tsri_module_hooks tsri_unit_hooks = {
     .after_forward = after_forward,
     .before_backward = before_backward,
     .after_backward = after_backward,
+    .part = at_part,
     .release = tsri_unit_release,
 };

@@ -107,11 +107,10 @@ struct unit {
     uint64_t gathered_seen, reduced_seen; /* see tsri_last_use */
     int calls;                            /* forwards whose backward is still to come */
     int inside;                           /* forwards under way */
-    int position;                         /* in the engine's order */
+    int position;                         /* in the engine's list */
     int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
+    int64_t used_forward; /* the same, in which it was last used outside its module */
     int64_t passed_count; /* forwards in which it was passed over */
-    const unit *before;   /* the unit before whose forward it was passed over */
-    int trailing;         /* passes over it after the last unit, still to be played backward */
 
     /* Settings and facts from materialize on. */
     tsr_dtype param_dtype, reduce_dtype;
@@ -122,15 +121,14 @@ struct unit {
 
     /* While running. */
     bool grad_slot_held, kept_held, sums_held;
-    bool passed;        /* in that forward this rank passed over it, and has not run it since */
-    bool passed_marked; /* and backward knows */
-    bool shared;        /* in use outside its module: gathered until the root is over */
-    bool open;          /* there are sums: in step memory where held, else at rest */
-    bool done;          /* the last reduction of the step was made */
-    bool keep;          /* the step is over, and its sums stay for the next one */
-    bool kept_sums;     /* sums of earlier steps are at rest */
-    bool rest_written;  /* in this step */
-    bool stale;         /* shard holds elements that their owners have updated since */
+    bool passed;       /* in that forward this rank passed over it, and has not run it since */
+    bool shared;       /* in use outside its module: gathered until backward is over */
+    bool open;         /* there are sums: in step memory where held, else at rest */
+    bool done;         /* the last reduction of the step was made */
+    bool keep;         /* the step is over, and its sums stay for the next one */
+    bool kept_sums;    /* sums of earlier steps are at rest */
+    bool rest_written; /* in this step */
+    bool stale;        /* shard holds elements that their owners have updated since */
 };
 
 /* Test switch: one reduction that does not happen or counts twice, or parameters read one place
@@ -149,15 +147,44 @@ typedef struct sabotage {
     bool struck;
 } sabotage;
 
+/* A point of a forward; see schedule.c. */
+typedef enum mark_kind {
+    MARK_ENTER = 0, /* a unit */
+    MARK_LEAVE,
+    MARK_PART_ENTER, /* a checkpointed module, which backward runs again */
+    MARK_PART_LEAVE,
+    MARK_USE /* a parameter of a unit, first outside its module */
+} mark_kind;
+
+typedef struct mark {
+    tsr_module *module; /* borrowed */
+    mark_kind kind;
+    bool passed; /* this rank passed over it */
+} mark;
+
+typedef struct mark_row {
+    mark *marks;
+    int count, capacity;
+} mark_row;
+
 /* All units of one model. */
 struct engine {
     int owners;
     tsr_comm *comm; /* borrowed: units hold it */
-    unit **units;   /* in expected order of forward; [0] is the root */
-    unit **seen;    /* order of the forward under way */
-    int unit_count, seen_count;
-    int cursor;             /* largest position of the forward under way */
+    unit **units;   /* in order of creation; [0] is the root */
+    int unit_count;
+    tsr_module **modules; /* of the model, in order of creation */
+    int module_count;
+    mark_row expected;      /* marks of a forward, as all ranks know them */
+    mark_row log, open;     /* of the forward under way; brackets open in it, while it learns */
+    int cursor;             /* in expected: the next mark of the forward under way */
+    int back;               /* in expected: the mark that backward has come to */
+    int again, again_end;   /* in expected: the next mark of the part that runs again; -1: none */
+    int last_entered;       /* position of the unit that forward enters last */
+    bool learns, learnt;    /* schedule.c */
+    bool departs;           /* the forward under way has a mark that was not expected */
     bool root_running;      /* between the root's hooks */
+    bool framed;            /* the pass under way has a forward of the root */
     bool eval;              /* no backward follows the forward under way */
     bool busy;              /* a pass has begun and not ended */
     bool checked;           /* parameters without gradient have been reported */
@@ -168,7 +195,6 @@ struct engine {
     tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
     tsr_event drained;      /* its end */
     tsri_step_watch watch;  /* the steps of the tape of the newest pass */
-    tsr_buffer *facts;      /* sum_place.c; NULL: ranks have nothing to tell each other */
     sabotage sabotage;
 };
 
@@ -208,7 +234,12 @@ tsr_status tsri_unit_reshard(unit *u);
 tsr_status tsri_unit_reshard_kept(unit *u);
 /** last_use: of the part. */
 void tsri_unit_drop_kept(unit *u, tsr_event last_use);
-tsr_status tsri_unit_prefetch(unit *u, int direction);
+/** In forward, when u begins. */
+tsr_status tsri_unit_prefetch(unit *u);
+/** In backward, when u begins or is over. */
+tsr_status tsri_unit_prefetch_back(unit *u);
+/** While backward runs a part again, which ends at mark end, and has come to u at mark at. */
+tsr_status tsri_unit_prefetch_again(unit *u, int at, int end);
 size_t tsri_unit_slot_bytes(const unit *u);
 tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape);
 /* fold.c */
@@ -244,8 +275,6 @@ tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout
                                tsr_layout *sum_out);
 /** Before the unit's first reduction: let all ranks place its sums alike. */
 tsr_status tsri_unit_settle_sums(unit *u);
-/** Memory for what ranks tell each other of their units. */
-tsr_status tsri_engine_open_facts(engine *e);
 /* reduce.c */
 tsr_status tsri_unit_open_grads(unit *u);
 /** Where p's gradient is summed up on this rank: its range, and its type. */
@@ -255,6 +284,30 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced);
 tsr_status tsri_unit_reduce_last(unit *u);
 tsr_status tsri_unit_zero_grads(unit *u);
 void tsri_engine_release_draining(engine *e);
+/* schedule.c: see there. */
+tsr_status tsri_schedule_open(engine *e, tsr_module *model);
+void tsri_schedule_free(engine *e);
+/** The root's forward begins; this rank comes to a mark (after passing over those before it); the
+ *  root's forward has ended. */
+tsr_status tsri_schedule_begin(engine *e);
+tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape);
+tsr_status tsri_schedule_end(engine *e);
+/** Backward comes to a unit's end or beginning. */
+void tsri_schedule_back(engine *e, tsr_module *module, mark_kind kind);
+/** Backward runs a part again, and comes to a mark of it or of what lies inside. */
+tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape);
+/** Backward comes to a part that this rank has passed over: gather what others run again. */
+tsr_status tsri_schedule_part_again(engine *e, tsr_module *module, tsr_tape *tape);
+/** Units that forward enters in [from, to) of the expected marks; that backward needs from mark
+ *  from on downwards. Return how many were written to out. */
+int tsri_schedule_after(const engine *e, int from, int to, unit **out, int capacity);
+int tsri_schedule_before(const engine *e, int from, unit **out, int capacity);
+/* engine.c */
+/** Issue what others do at mark m, which this rank passes over. */
+tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again);
+tsr_status tsri_engine_gather_again(unit *u, int at, int end);
+/** A parameter of u is used outside its module, for the first time in this forward. */
+tsr_status tsri_engine_use(unit *u, tsr_tape *tape);
 /* unit.c */
 void tsri_unit_release(void *context);
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);

@@ -386,45 +386,94 @@ tsr_status tsri_unit_reshard_kept(unit *u)
 
 /* ---- ahead of time ---- */
 
-tsr_status tsri_unit_prefetch(unit *u, int direction)
+enum {
+    MOST_AHEAD = 16 /* gathers further ahead would hold the whole model */
+};
+
+static int depth_of(const unit *u)
+{
+    const int asked = u->options.prefetch_depth == 0 ? 1 : u->options.prefetch_depth - 1;
+
+    return asked < MOST_AHEAD ? asked : MOST_AHEAD;
+}
+
+static tsr_status unshard_all(unit *const *units, int count)
+{
+    for (int i = 0; i < count; i++) {
+        TSR_TRY(tsri_unit_unshard(units[i]));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_prefetch(unit *u)
 {
     const engine *e = u->engine;
-    const prefetch_list *list = &u->prefetch[direction > 0 ? 0 : 1];
-    const int depth = u->options.prefetch_depth == 0 ? 1 : u->options.prefetch_depth - 1;
+    unit *next[MOST_AHEAD];
 
-    for (int i = 0; i < list->count; i++) {
-        TSR_TRY(tsri_unit_unshard(list->units[i]));
-    }
-    for (int d = 1; list->units == NULL && d <= depth; d++) {
-        const int position = u->position + direction * d;
+    if (u->prefetch[0].units != NULL) {
+        TSR_TRY(unshard_all(u->prefetch[0].units, u->prefetch[0].count));
+    } else if (e->root_running) {
+        const int from = u->module->parent == NULL ? 1 : e->cursor;
 
-        if (position < 0 || position >= e->unit_count) {
-            break;
-        }
-        TSR_TRY(tsri_unit_unshard(e->units[position]));
+        TSR_TRY(
+            unshard_all(next, tsri_schedule_after(e, from, e->expected.count, next, depth_of(u))));
     }
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_prefetch_back(unit *u)
+{
+    const engine *e = u->engine;
+    unit *next[MOST_AHEAD];
+
+    if (u->prefetch[1].units != NULL) {
+        TSR_TRY(unshard_all(u->prefetch[1].units, u->prefetch[1].count));
+    } else if (e->framed) {
+        TSR_TRY(unshard_all(next, tsri_schedule_before(e, e->back - 1, next, depth_of(u))));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_prefetch_again(unit *u, int at, int end)
+{
+    const engine *e = u->engine;
+    unit *next[MOST_AHEAD];
+    int count = 0;
+
+    if (at < 0 || !e->framed || u->options.backward_prefetch == TSR_PREFETCH_NONE) {
+        return TSR_OK;
+    }
+    count = tsri_schedule_after(e, at + 1, end, next, depth_of(u));
+    TSR_TRY(unshard_all(next, count));
     return TSR_OK;
 }
 
 /* ---- use outside of the module ---- */
 
-/* A tied weight, say: its unit is gathered from here to the end of the root's pass, and reduces its
- * gradient at the end of the root's backward. */
+/* A tied weight, say: its unit is gathered from here to the end of backward, and reduces its
+ * gradient there. */
 tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
 {
     unit *u = context;
+    engine *e = u->engine;
 
-    if (u->inside > 0 || u->engine == NULL || (u->state == SLOT_READY && tsri_tape_no_grad(tape))) {
+    if (u->inside > 0 || e == NULL || (u->state == SLOT_READY && tsri_tape_no_grad(tape))) {
         return TSR_OK;
     }
     if (!u->shared) {
-        u->shared = true;
         tsri_log(TSRI_LOG_INFO,
                  "parameter %s is used in \"%s\", outside its unit \"%s\": the unit stays gathered "
                  "for the whole pass; a unit around both would hold it as long and say so",
                  param->name, tsri_tape_path(tape), u->module->path);
     }
-    TSR_TRY(tsri_unit_unshard(u));
-    TSR_TRY(tsri_unit_await(u));
+    if (tsri_tape_in_recompute(tape)) {
+        TSR_TRY(tsri_engine_use(u, tape));
+    } else if (!e->root_running || u->used_forward != e->forward || u->state != SLOT_READY) {
+        if (e->root_running) {
+            u->used_forward = e->forward;
+            TSR_TRY(tsri_schedule_reach(e, u->module, MARK_USE, tape));
+        }
+        TSR_TRY(tsri_engine_use(u, tape));
+    }
     return TSR_OK;
 }

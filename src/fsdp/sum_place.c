@@ -127,46 +127,12 @@ static bool may_differ(const unit *u)
     return data && free;
 }
 
-static int64_t fact_count(const unit *u)
-{
-    return (int64_t)u->param_count * tsr_mesh_axis_count(tsr_comm_mesh(u->comm));
-}
-
-tsr_status tsri_engine_open_facts(engine *e)
-{
-    int64_t most = 0;
-
-    for (int i = 0; i < e->unit_count; i++) {
-        if (may_differ(e->units[i])) {
-            most = tsri_max64(most, fact_count(e->units[i]));
-        }
-    }
-    if (most > 0) {
-        TSR_TRY(tsri_comm_buffer(e->comm, (size_t)most * sizeof(float), TSRI_MEM_OTHER,
-                                 "gradient placements", &e->facts));
-    }
-    return TSR_OK;
-}
-
-/* found[i * axes + axis]: how many ranks have found parameter i Partial on axis. Blocks. */
-static tsr_status exchange(const unit *u, float *found, int64_t n)
-{
-    const size_t bytes = (size_t)n * sizeof(float);
-    tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
-    tsr_buffer *facts = u->engine->facts;
-
-    TSR_TRY(tsri_write(facts, 0, found, bytes, stream));
-    TSR_TRY(tsri_comm_all_reduce(u->comm, tsri_comm_data_mask(u->comm), facts, 0, n, TSR_F32,
-                                 TSRI_SUM, u->module->path));
-    TSR_TRY(tsri_read(facts, 0, found, bytes, stream));
-    return TSR_OK;
-}
-
 tsr_status tsri_unit_settle_sums(unit *u)
 {
-    const int axes = tsr_mesh_axis_count(tsr_comm_mesh(u->comm));
-    const int64_t n = fact_count(u);
-    float *found = NULL;
+    const int ranks = tsr_world_size(tsr_comm_world(u->comm));
+    const size_t n = (size_t)u->param_count;
+    unsigned *mine = NULL;
+    unsigned *all = NULL;
     tsr_status status = TSR_OK;
 
     if (u->placed) {
@@ -176,17 +142,20 @@ tsr_status tsri_unit_settle_sums(unit *u)
     if (!may_differ(u)) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_alloc((size_t)n, sizeof(*found), &found));
-    for (int64_t i = 0; i < n; i++) {
-        found[i] = (u->params[i / axes].partial_mask >> (i % axes) & 1u) != 0 ? 1.0F : 0.0F;
+    TSR_TRY(tsri_alloc(n, sizeof(*mine), &mine));
+    TSR_TRY_GOTO(status, tsri_alloc(n * (size_t)ranks, sizeof(*all), &all), free_masks);
+    for (size_t i = 0; i < n; i++) {
+        mine[i] = u->params[i].partial_mask;
     }
-    TSR_TRY_GOTO(status, exchange(u, found, n), free_found);
-    for (int64_t i = 0; i < n; i++) {
-        if (found[i] > 0.0F) {
-            TSR_TRY_GOTO(status, widen(u, &u->params[i / axes], 1u << (i % axes)), free_found);
-        }
+    TSR_TRY_GOTO(
+        status,
+        tsri_comm_exchange(u->comm, "placements of gradients", mine, n * sizeof(*mine), all),
+        free_masks);
+    for (size_t i = 0; i < n * (size_t)ranks; i++) {
+        TSR_TRY_GOTO(status, widen(u, &u->params[i % n], all[i]), free_masks);
     }
-free_found:
-    tsri_free(&found);
+free_masks:
+    tsri_free(&all);
+    tsri_free(&mine);
     return status;
 }

@@ -44,8 +44,7 @@ void tsri_unit_release(void *context)
     if (u->engine != NULL && --u->engine->owners == 0) {
         tsri_tape_unwatch(&u->engine->watch);
         tsri_free(&u->engine->units);
-        tsri_free(&u->engine->seen);
-        tsri_buffer_release(&u->engine->facts);
+        tsri_schedule_free(u->engine);
         tsri_free(&u->engine);
     }
     tsri_free(&u->prefetch[0].units);
@@ -130,6 +129,7 @@ tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options)
     u->param_dtype = o->param_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->param_dtype;
     u->reduce_dtype = o->reduce_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->reduce_dtype;
     u->ran_forward = -1;
+    u->used_forward = -1;
     u->gradient_sync = true;
     u->all_reduce = true;
     read_levels(u, o);
@@ -251,7 +251,7 @@ static tsr_status open_engine(tsr_module *model, engine **out)
     list.engine->comm = model->comm;
     list.engine->last_mark = -1;
     TSR_TRY_GOTO(status, tsri_module_walk(model, collect_unit, &list), free_unowned);
-    TSR_TRY(tsri_alloc((size_t)list.engine->unit_count, sizeof(unit *), &list.engine->seen));
+    TSR_TRY(tsri_schedule_open(list.engine, model));
     *out = list.engine;
     return TSR_OK;
 free_unowned:
@@ -281,7 +281,6 @@ tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }
-    TSR_TRY(tsri_engine_open_facts(e));
     warn_of_giant(e);
     return TSR_OK;
 }

@@ -367,6 +367,25 @@ static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const 
     return TSR_OK;
 }
 
+static tsr_status tell_root(tsr_module *module, tsr_tape *tape, bool leaves)
+{
+    const tsr_module *root = tsri_module_root(module);
+
+    if (root->hooks != NULL) {
+        TSR_TRY(root->hooks->part(root->hook_context, module, tape, leaves));
+    }
+    return TSR_OK;
+}
+
+static tsr_status run_part(void *context, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
+                           tsr_dtensor **out)
+{
+    TSR_TRY(tell_root(context, tape, false));
+    TSR_TRY(run_forward(context, tape, in, in_count, out));
+    TSR_TRY(tell_root(context, tape, true));
+    return TSR_OK;
+}
+
 static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
                               int in_count, tsr_dtensor **out)
 {
@@ -381,13 +400,13 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
                                            .keep = (const char *const *)module->checkpoint_keep,
                                            .keep_count = module->checkpoint_keep_count};
 
-        TSR_TRY(tsri_tape_checkpoint(tape, run_forward, module, in, in_count, &options, out));
+        TSR_TRY(tsri_tape_checkpoint(tape, run_part, module, in, in_count, &options, out));
     } else {
         TSR_TRY(run_forward(module, tape, in, in_count, out));
     }
     if (hooks != NULL) {
-        TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
         TSR_TRY(hooks->after_forward(module->hook_context, tape));
+        TSR_TRY(tsri_tape_marker(tape, backward_enters, module));
     }
     return TSR_OK;
 }

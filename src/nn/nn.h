@@ -10,12 +10,15 @@
 
 #include "autograd/autograd.h"
 
-/** Called around a module's forward, and when backward enters and leaves it. */
+/** Called around a module's forward, and when backward enters and leaves it. Markers that
+ *  after_forward leaves on the tape are played before backward enters the module. */
 typedef struct tsri_module_hooks {
     tsr_status (*before_forward)(void *context, tsr_tape *tape);
     tsr_status (*after_forward)(void *context, tsr_tape *tape);
     tsr_status (*before_backward)(void *context, tsr_tape *tape);
     tsr_status (*after_backward)(void *context, tsr_tape *tape);
+    /** Of the root: a checkpointed module below begins or has ended, in both its runs. */
+    tsr_status (*part)(void *context, tsr_module *module, tsr_tape *tape, bool leaves);
     void (*release)(void *context); /* with the module */
 } tsri_module_hooks;
 
@@ -47,6 +50,7 @@ struct tsr_module {
     const tsri_module_hooks *hooks; /* NULL: none */
     void *hook_context;
     bool materialized;
+    int order;              /* in the model, in order of creation; from materialisation on */
     bool checkpoint;        /* backward runs the forward again */
     char **checkpoint_keep; /* names of operations that it does not run again; owned */
     int checkpoint_keep_count;

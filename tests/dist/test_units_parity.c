@@ -70,6 +70,8 @@ static const variant variants[] = {
     {"two_forwards_tied", .forwards = 2, .tied = true, .twice = 2, .skip = NONE},
     {"frozen", .frozen = "layers.1.weight", .twice = NONE, .skip = NONE},
     {"frozen_in_unit", .frozen = "embed", .twice = NONE, .skip = NONE},
+    {"frozen_before_checkpoint", .frozen = "embed", .checkpoint = true, .twice = NONE,
+     .skip = NONE},
     {"ignored", .layer = {.ignored = ignored}, .root = {.levels = {{"shard", TSR_LEVEL_REPLICATE}}},
      .twice = NONE, .skip = NONE},
     {"columns", .layer = {.shard_dims = columns, .shard_dim_count = 1}, .twice = NONE,

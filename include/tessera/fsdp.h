@@ -133,6 +133,7 @@ typedef struct tsr_auto_wrap_options {
  * Make modules under @p model units, bottom-up, as FSDP1's size policy did: each with a forward
  * that holds at least min_params not yet taken; and @p model itself. Local.
  *
+ * @param options  NULL for defaults.
  * @param stream  Where units and their sizes are written; NULL: nowhere. One giant unit is warned
  *                about there.
  * @retval TSR_ERR_INVALID  the pattern matches no module.
@@ -154,7 +155,8 @@ typedef struct tsr_unit_info {
     bool shared;           /**< Found in use outside its module: gathered until the root is over. */
 } tsr_unit_info;
 
-/** Local. Number of units under @p model; fills infos[capacity] in order of creation. */
+/** Local. Number of units under @p model; fills infos[capacity], which may be NULL, in order of
+ *  creation. */
 TSR_API int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity);
 
 /** Local. Write per parameter its placements, per unit its sizes, and every redistribution that
@@ -176,8 +178,8 @@ typedef struct tsr_traffic {
     size_t bytes; /**< Sent by this rank at least. */
 } tsr_traffic;
 
-/** Local. The same by axes alone: fills out[capacity], returns how many there are; 0 without
- *  record. */
+/** Local. The same by axes alone: fills out[capacity], which may be NULL, returns how many there
+ *  are; 0 without record. */
 TSR_API int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capacity);
 
 /**
@@ -192,8 +194,8 @@ TSR_CHECKED tsr_status tsr_params_digest(tsr_module *model, uint64_t *digest_out
 
 /**
  * Local. Trained parameters that have got no gradient since materialisation, in order of units:
- * fills names[capacity], returns how many there are. After the first step some are a slip in the
- * model; the log says so too.
+ * fills names[capacity], which may be NULL, returns how many there are. After the first step some
+ * are a slip in the model; the log says so too.
  */
 TSR_API int tsr_params_without_gradient(tsr_module *model, const char **names, int capacity);
 

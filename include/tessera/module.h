@@ -51,14 +51,22 @@ TSR_API void tsr_module_release(tsr_module **module);
 /**
  * Local. Create a parameter of @p module. The module owns it; *out is borrowed and may be NULL.
  *
- * @retval TSR_ERR_INVALID  name empty, with a dot, or taken; a shape that is not 1 or 2 dims.
+ * @retval TSR_ERR_INVALID  name empty, taken, or with one of ".*{}," or a space; a shape that is
+ *                          not 1 or 2 dims; a mean or deviation that cannot be meant.
+ * @retval TSR_ERR_STATE    the module is materialised.
  */
 TSR_CHECKED tsr_status tsr_module_add_param(tsr_module *module, const char *name,
                                             const tsr_param_spec *spec, tsr_param **out);
 
 /**
  * Local. Make @p child a child called @p name ("attn", or "layers.0" for the member of a list). The
- * parent takes over the caller's ownership, also on failure.
+ * parent takes over the caller's ownership, also on failure; but a child that has a parent, or that
+ * is or holds @p module, stays as it is.
+ *
+ * @retval TSR_ERR_INVALID  name taken, no words joined by single dots, or with one of "*{}," or a
+ *                          space; a child that has a parent, holds @p module, or lies on another
+ *                          comm.
+ * @retval TSR_ERR_STATE    one of the two is materialised.
  */
 TSR_CHECKED tsr_status tsr_module_add_child(tsr_module *module, const char *name,
                                             tsr_module *child);

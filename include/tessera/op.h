@@ -60,7 +60,8 @@ TSR_CHECKED tsr_status tsr_op_split_heads(tsr_tape *tape, tsr_dtensor *x, int he
 /** View [..., heads, d] as [..., heads * d]: the inverse of tsr_op_split_heads. Local. */
 TSR_CHECKED tsr_status tsr_op_merge_heads(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
 
-/** Rotary embedding, half-split, of x [batch, seq, heads, d]; positions 0..seq-1. Collective. */
+/** Rotary embedding, half-split, of x [batch, seq, heads, d]; positions 0..seq-1; theta above 0.
+ *  Collective. */
 TSR_CHECKED tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out);
 
 /**

@@ -370,6 +370,9 @@ static tsr_status check_op(const tsr_tape *tape, const tsr_custom_op *op, int in
 tsr_status tsr_op_custom(tsr_tape *tape, const tsr_custom_op *op, tsr_dtensor *const *in,
                          int in_count, const void *attr, size_t attr_bytes, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, op, out);
+    TSRI_WANT_EACH(in, in_count);
+
     const tsri_op_def *def = NULL;
 
     TSR_TRY(check_op(tape, op, in_count, attr, attr_bytes));
@@ -382,6 +385,7 @@ tsr_status tsr_op_custom(tsr_tape *tape, const tsr_custom_op *op, tsr_dtensor *c
 
 void tsr_op_place_rows(tsr_op_axis *axis, int dims)
 {
+    TSRI_WANT_VOID(axis);
     if (axis->in[0].kind != TSR_SHARD || axis->in[0].dim >= dims) {
         axis->in[0] = tsr_replicate();
     }
@@ -396,6 +400,8 @@ void tsr_op_place_rows(tsr_op_axis *axis, int dims)
 
 void tsr_op_place_pointwise(tsr_op_axis *axis)
 {
+    TSRI_WANT_VOID(axis);
+
     tsr_placement place = tsr_replicate();
 
     for (int i = 0; i < axis->shapes->in_count; i++) {

@@ -396,6 +396,9 @@ static const tsri_op_def op_attention = {.name = "attention",
 tsr_status tsr_op_attention(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k, tsr_dtensor *v,
                             double scale, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, q, k, v, out);
+    TSRI_WANT_NUMBER(scale);
+
     tsr_dtensor *in[] = {q, k, v};
     const attention_attr attr = {.scale = (float)scale};
 

@@ -97,6 +97,8 @@ static const tsri_op_def op_dropout = {.name = "dropout",
 
 tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
+
     const char *path = tsri_tape_path(tape);
     dropout_attr attr = {.p = (float)p};
     uint64_t number = 0;

@@ -123,6 +123,8 @@ static const tsri_op_def op_embedding = {.name = "embedding",
 
 tsr_status tsr_op_embedding(tsr_tape *tape, tsr_dtensor *ids, tsr_dtensor *table, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, ids, table, out);
+
     tsr_dtensor *in[] = {ids, table};
 
     TSR_TRY(tsri_op_apply(tape, &op_embedding, in, 2, NULL, 0, out));
@@ -221,6 +223,8 @@ static const tsri_op_def op_position = {.name = "add_position",
 tsr_status tsr_op_add_position(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *table,
                                tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, table, out);
+
     tsr_dtensor *in[] = {x, table};
 
     TSR_TRY(tsri_op_apply(tape, &op_position, in, 2, NULL, 0, out));

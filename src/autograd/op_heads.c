@@ -120,6 +120,8 @@ static const tsri_op_def op_merge = {.name = "merge_heads",
 
 tsr_status tsr_op_split_heads(tsr_tape *tape, tsr_dtensor *x, int heads, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
+
     const heads_attr attr = {.heads = heads};
 
     TSR_TRY(tsri_op_apply(tape, &op_split, &x, 1, &attr, sizeof(attr), out));
@@ -128,6 +130,7 @@ tsr_status tsr_op_split_heads(tsr_tape *tape, tsr_dtensor *x, int heads, tsr_dte
 
 tsr_status tsr_op_merge_heads(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
     TSR_TRY(tsri_op_apply(tape, &op_merge, &x, 1, NULL, 0, out));
     return TSR_OK;
 }

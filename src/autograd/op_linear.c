@@ -242,6 +242,8 @@ static const tsri_op_def op_linear = {
 tsr_status tsr_op_linear(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dtensor *bias,
                          tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, weight, out);
+
     tsr_dtensor *in[] = {x, weight, bias};
 
     TSR_TRY(tsri_op_apply(tape, &op_linear, in, bias != NULL ? 3 : 2, NULL, 0, out));

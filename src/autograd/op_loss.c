@@ -230,6 +230,8 @@ static const tsri_op_def op_loss = {.name = "cross_entropy",
 tsr_status tsr_op_cross_entropy(tsr_tape *tape, tsr_dtensor *logits, tsr_dtensor *labels,
                                 tsr_dtensor **out)
 {
+    TSRI_WANT(tape, logits, labels, out);
+
     tsr_dtensor *in[] = {logits, labels};
 
     TSR_TRY(tsri_op_apply(tape, &op_loss, in, 2, NULL, 0, out));

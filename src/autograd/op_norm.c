@@ -147,6 +147,9 @@ static const tsri_op_def op_rmsnorm = {.name = "rmsnorm",
 tsr_status tsr_op_rmsnorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, double eps,
                           tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, gain, out);
+    TSRI_WANT_NUMBER(eps);
+
     tsr_dtensor *in[] = {x, gain};
     const norm_attr attr = {.eps = (float)eps};
 
@@ -223,6 +226,9 @@ static const tsri_op_def op_layernorm = {.name = "layernorm",
 tsr_status tsr_op_layernorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, tsr_dtensor *bias,
                             double eps, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, gain, bias, out);
+    TSRI_WANT_NUMBER(eps);
+
     tsr_dtensor *in[] = {x, gain, bias};
     const norm_attr attr = {.eps = (float)eps};
 

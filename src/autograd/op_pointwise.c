@@ -10,6 +10,7 @@
  */
 #include "autograd_priv.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -91,6 +92,7 @@ static const tsri_op_def op_gelu = {.name = "gelu",
 
 tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
     TSR_TRY(tsri_op_apply(tape, &op_gelu, &x, 1, NULL, 0, out));
     return TSR_OK;
 }
@@ -158,6 +160,8 @@ static const tsri_op_def op_silu_mul = {.name = "silu_mul",
 
 tsr_status tsr_op_silu_mul(tsr_tape *tape, tsr_dtensor *gate, tsr_dtensor *up, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, gate, up, out);
+
     tsr_dtensor *in[] = {gate, up};
 
     TSR_TRY(tsri_op_apply(tape, &op_silu_mul, in, 2, NULL, 0, out));
@@ -215,6 +219,8 @@ static const tsri_op_def op_add = {.name = "add",
 
 tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, a, b, out);
+
     tsr_dtensor *in[] = {a, b};
 
     TSR_TRY(tsri_op_apply(tape, &op_add, in, 2, NULL, 0, out));
@@ -266,7 +272,14 @@ static const tsri_op_def op_scale = {.name = "scale",
 
 tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
+
     const scale_attr attr = {.factor = (float)factor};
+
+    if (!(fabs(factor) <= (double)FLT_MAX)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "scale in %s: factor is %g, wants a finite f32",
+                         tsri_tape_path(tape), factor);
+    }
 
     TSR_TRY(tsri_op_apply(tape, &op_scale, &x, 1, &attr, sizeof(attr), out));
     return TSR_OK;
@@ -316,6 +329,8 @@ static bool is_activation(tsr_dtype dtype)
 
 tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
+
     const cast_attr attr = {.dtype = dtype};
 
     if (!is_activation(dtype) || !is_activation(tsr_dtensor_dtype(x))) {

@@ -9,6 +9,8 @@
 tsr_status tsr_op_redistribute(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *layout,
                                tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, layout, out);
+
     bool same = layout->mesh == x->layout.mesh && layout->ndim == x->layout.ndim;
 
     for (int d = 0; same && d < layout->ndim; d++) {

@@ -142,6 +142,13 @@ static const tsri_op_def op_rope = {.name = "rope",
 
 tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out)
 {
+    TSRI_WANT(tape, x, out);
+    if (!(theta > 0.0 && theta <= DBL_MAX)) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "rope in %s: theta is %g, wants a finite number above 0 (10000 is usual)",
+                         tsri_tape_path(tape), theta);
+    }
+
     const rope_attr attr = {.theta = theta};
 
     TSR_TRY(tsri_op_apply(tape, &op_rope, &x, 1, &attr, sizeof(attr), out));

@@ -8,6 +8,8 @@
 
 #include "base/base.h"
 
+#include <math.h>
+
 static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
 {
     if (spec->ndim < 1 || spec->ndim > 2) {
@@ -20,6 +22,13 @@ static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
                              "parameter %s: dim %d has extent %lld, wants 1 or more", name, d,
                              (long long)spec->shape[d]);
         }
+    }
+    if (!isfinite(spec->init_mean) || !(spec->init_std >= 0.0) || !isfinite(spec->init_std) ||
+        spec->group_rows < 0) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "parameter %s: init_mean %g, init_std %g, group_rows %lld; wants finite "
+                         "numbers, the last two 0 or more",
+                         name, spec->init_mean, spec->init_std, (long long)spec->group_rows);
     }
     return TSR_OK;
 }
@@ -126,22 +135,26 @@ void tsri_param_get_block(const tsr_param *param, tsri_param_block *out)
 
 const char *tsr_param_name(const tsr_param *param)
 {
+    TSRI_WANT_OR(param, "");
     return param->name;
 }
 
 tsr_dtensor *tsr_param_value(const tsr_param *param)
 {
+    TSRI_WANT_OR(param, NULL);
     return param->value;
 }
 
 int64_t tsr_param_count(const tsr_param *param)
 {
+    TSRI_WANT_OR(param, 0);
     return param->spec.ndim == 2 ? param->spec.shape[0] * param->spec.shape[1]
                                  : param->spec.shape[0];
 }
 
 const tsr_param_spec *tsr_param_get_spec(const tsr_param *param)
 {
+    TSRI_WANT_OR(param, NULL);
     return &param->spec;
 }
 

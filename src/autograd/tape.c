@@ -33,12 +33,11 @@ static tsr_status open_scalars(tsr_tape *tape)
 
 tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out)
 {
+    TSRI_WANT(comm, out);
+
     tsr_tape *tape = NULL;
     tsr_status status = TSR_OK;
 
-    if (comm == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "a tape wants a comm");
-    }
     TSR_TRY(tsri_alloc(1, sizeof(*tape), &tape));
     tape->comm = tsr_comm_retain(comm);
     tape->epoch = FIRST_EPOCH;
@@ -105,6 +104,8 @@ static void abandon_step(tsr_tape *tape)
 
 void tsr_tape_destroy(tsr_tape **tape)
 {
+    TSRI_WANT_VOID(tape);
+
     tsr_tape *old = *tape;
 
     if (old == NULL) {
@@ -212,6 +213,10 @@ static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int mic
 tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
                           int micro_batch_count)
 {
+    TSRI_WANT(tape);
+    TSRI_WANT_EACH(labels, micro_batch_count);
+    TSRI_WANT_COUNT(step);
+
     tsr_device *device = tsri_comm_device(tape->comm);
 
     if (tape->in_step && tape->failed) {
@@ -247,6 +252,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
 
 tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
 {
+    TSRI_WANT(tape);
     if (!tape->in_step || tape->failed) {
         return TSR_RAISE(TSR_ERR_STATE, "micro-batch %d begins %s", micro_batch,
                          tape->in_step ? "in a step that failed" : "outside of a step");
@@ -266,6 +272,8 @@ tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
 
 tsr_status tsr_step_loss(tsr_tape *tape, double *out)
 {
+    TSRI_WANT(tape, out);
+
     float loss = 0.0F;
 
     if (tape->loss_mask != 0) {
@@ -283,6 +291,8 @@ tsr_status tsr_step_loss(tsr_tape *tape, double *out)
 
 tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
 {
+    TSRI_WANT(tape, out);
+
     double count = 0.0;
 
     TSR_TRY(tsri_read(tape->count, 0, &count, sizeof(count),
@@ -301,6 +311,8 @@ static tsr_status end_memory(tsr_tape *tape)
 
 tsr_status tsr_step_end(tsr_tape *tape)
 {
+    TSRI_WANT(tape);
+
     tsr_status status = TSR_OK;
 
     if (!tape->in_step) {

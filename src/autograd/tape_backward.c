@@ -480,6 +480,8 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
 
 tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss)
 {
+    TSRI_WANT(tape, loss);
+
     tsr_status status = TSR_OK;
 
     TSR_TRY(check_loss(tape, loss));

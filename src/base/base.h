@@ -9,6 +9,7 @@
 #include "tessera/dtype.h"
 #include "tessera/status.h"
 
+#include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +21,66 @@
 #    define TSRI_ASSERT(cond) ((cond) ? (void)0 : tsri_assert_fail(#    cond, __FILE__, __LINE__))
 #endif
 void tsri_assert_fail(const char *cond, const char *file, int line) __attribute__((noreturn));
+
+/* ---- arguments of public functions (docs/arguments.md): the first lines of each ----
+ * Their inner statements go without braces, as in tessera/status.h. */
+
+/** In a function that returns a status: refuse pointers that are NULL. */
+#define TSRI_WANT(...) TSRI_WANT_AS(#__VA_ARGS__, __VA_ARGS__)
+/** The same where the header has other names for them, in names, joined by ", ". */
+#define TSRI_WANT_AS(names, ...) \
+    do { \
+        if (tsri_want(__FILE__, __LINE__, __func__, (names), (const void *const[]){__VA_ARGS__}, \
+                      sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *)) != TSR_OK) \
+            return TSR_ERR_INVALID; \
+    } while (0)
+tsr_status tsri_want(const char *file, int line, const char *func, const char *names,
+                     const void *const *pointers, size_t count);
+
+/** In any other function: answer so. */
+#define TSRI_WANT_OR(arg, answer) \
+    do { \
+        if ((arg) == NULL) \
+            return (answer); \
+    } while (0)
+#define TSRI_WANT_VOID(arg) \
+    do { \
+        if ((arg) == NULL) \
+            return; \
+    } while (0)
+
+/** Refuse a negative count, and an array that is NULL although it has entries. */
+#define TSRI_WANT_LIST(list, count) \
+    TSR_TRY(tsri_want_list(__func__, #list, (list), #count, (count), 0))
+/** The same of an array of pointers, none of which may be NULL. */
+#define TSRI_WANT_EACH(list, count) \
+    TSR_TRY(tsri_want_list(__func__, #list, (list), #count, (count), sizeof(*(list))))
+tsr_status tsri_want_list(const char *func, const char *name, const void *list,
+                          const char *count_name, int count, size_t pointer_bytes);
+
+/** Refuse a value of an enum that counts from 0 to last. */
+#define TSRI_WANT_ENUM(arg, last) \
+    do { \
+        if ((unsigned)(arg) > (unsigned)(last)) \
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %d, wants 0 to %d", __func__, #arg, \
+                             (int)(arg), (int)(last)); \
+    } while (0)
+
+/** Refuse a count that is negative. */
+#define TSRI_WANT_COUNT(arg) \
+    do { \
+        if ((arg) < 0) \
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %lld, wants 0 or more", __func__, #arg, \
+                             (long long)(arg)); \
+    } while (0)
+
+/** Refuse a number that is negative, infinite or none. */
+#define TSRI_WANT_NUMBER(arg) \
+    do { \
+        if (!((arg) >= 0.0 && (arg) <= DBL_MAX)) \
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %g, wants 0 or a finite number above", \
+                             __func__, #arg, (double)(arg)); \
+    } while (0)
 
 /* ---- process facts, set once when the world opens (globals.c) ---- */
 void tsri_set_rank(int rank, int size);

@@ -41,6 +41,7 @@ const char *tsr_dtype_name(tsr_dtype dtype)
 
 tsr_status tsr_dtype_parse(const char *name, tsr_dtype *out)
 {
+    TSRI_WANT(name, out);
     for (int i = 0; i < (int)ROW_COUNT; i++) {
         if (strcmp(name, g_rows[i].name) == 0) {
             *out = (tsr_dtype)i;

@@ -25,12 +25,17 @@ static const char *status_text(tsr_status status)
     return "unknown status";
 }
 
+static const char *or_unknown(const char *text)
+{
+    return text != NULL ? text : "?";
+}
+
 static void push_frame(const char *file, int line, const char *func)
 {
     tsri_trail *trail = &tsri_g_trail;
 
     if (trail->depth < TSRI_TRAIL_FRAMES) {
-        trail->frame[trail->depth] = (tsri_trail_frame){file, func, line};
+        trail->frame[trail->depth] = (tsri_trail_frame){or_unknown(file), or_unknown(func), line};
         trail->depth++;
     }
 }
@@ -42,7 +47,7 @@ tsr_status tsr_error_raise(tsr_status status, const char *file, int line, const 
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
+    (void)vsnprintf(text, sizeof(text), or_unknown(format), args);
     va_end(args);
     memcpy(tsri_g_trail.text, text, sizeof(text));
     tsri_g_trail.status = status;
@@ -79,6 +84,8 @@ const char *tsr_error_message(void)
 
 void tsr_error_print(FILE *stream)
 {
+    TSRI_WANT_VOID(stream);
+
     const tsri_trail *trail = &tsri_g_trail;
 
     if (trail->depth == 0) {

@@ -142,6 +142,8 @@ static void destroy(tsr_comm *comm)
 tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_options *options,
                          tsr_comm **out)
 {
+    TSRI_WANT(world, mesh, out);
+
     static const tsr_comm_options defaults = {0};
     tsr_status status = TSR_OK;
     tsr_comm *comm = NULL;
@@ -170,12 +172,15 @@ fail:
 
 tsr_comm *tsr_comm_retain(tsr_comm *comm)
 {
+    TSRI_WANT_OR(comm, NULL);
     (void)atomic_fetch_add_explicit(&comm->owners, 1, memory_order_relaxed);
     return comm;
 }
 
 void tsr_comm_release(tsr_comm **comm)
 {
+    TSRI_WANT_VOID(comm);
+
     tsr_comm *old = *comm;
 
     *comm = NULL;
@@ -186,26 +191,33 @@ void tsr_comm_release(tsr_comm **comm)
 
 tsr_mesh *tsr_comm_mesh(const tsr_comm *comm)
 {
+    TSRI_WANT_OR(comm, NULL);
     return comm->mesh;
 }
 
 tsr_world *tsr_comm_world(const tsr_comm *comm)
 {
+    TSRI_WANT_OR(comm, NULL);
     return comm->world;
 }
 
 int tsr_comm_rank(const tsr_comm *comm)
 {
+    TSRI_WANT_OR(comm, 0);
     return comm->world->rank;
 }
 
 int tsr_comm_coord(const tsr_comm *comm, int axis)
 {
+    TSRI_WANT_OR(comm, 0);
     return axis < 0 || axis >= tsr_mesh_axis_count(comm->mesh) ? 0 : comm->coord[axis];
 }
 
 void tsr_comm_memory(const tsr_comm *comm, size_t *now_out, size_t *peak_out)
 {
+    TSRI_WANT_VOID(comm);
+    TSRI_WANT_VOID(now_out);
+    TSRI_WANT_VOID(peak_out);
     *now_out = comm->device->bytes_now;
     *peak_out = comm->device->bytes_peak;
 }

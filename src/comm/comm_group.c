@@ -131,6 +131,8 @@ const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *
 
 tsr_status tsr_comm_sent_bytes(const tsr_comm *comm, const char *axes, size_t *bytes_out)
 {
+    TSRI_WANT(comm, axes, bytes_out);
+
     const unsigned end = 1U << tsr_mesh_axis_count(comm->mesh);
     char name[NAME_BYTES];
     unsigned mask = 1;

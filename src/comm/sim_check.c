@@ -158,12 +158,15 @@ free_ledgers:
 
 tsr_status tsr_sim_check(int size, tsr_sim_program program, void *context, FILE *report)
 {
+
     check c = {.size = size, .report = report};
     tsr_status status = TSR_OK;
 
-    if (size < 1 || program == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "a simulated world of %d ranks%s", size,
-                         program == NULL ? " without a program" : ", wants at least 1");
+    if (program == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: program is NULL", __func__);
+    }
+    if (size < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a simulated world of %d ranks, wants at least 1", size);
     }
     TSR_TRY(tsri_alloc((size_t)size, sizeof(*c.all), &c.all));
     for (int rank = 0; rank < size; rank++) {

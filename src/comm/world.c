@@ -193,6 +193,8 @@ static tsr_status open_simulated(const tsr_backend *backend, const tsr_world_opt
 tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *options,
                           tsr_world **out)
 {
+    TSRI_WANT(out);
+
     static const tsr_world_options defaults = {0};
     const tsr_world_options *opt = options != NULL ? options : &defaults;
     const char *name = opt->backend != NULL ? opt->backend : "auto";
@@ -266,6 +268,8 @@ static void report_alive(const tsr_world *world)
 
 void tsr_world_close(tsr_world **world)
 {
+    TSRI_WANT_VOID(world);
+
     tsr_world *old = *world;
 
     *world = NULL;
@@ -302,16 +306,19 @@ void tsr_world_abort(tsr_world *world, int code)
 
 int tsr_world_rank(const tsr_world *world)
 {
+    TSRI_WANT_OR(world, 0);
     return world->rank;
 }
 
 int tsr_world_size(const tsr_world *world)
 {
+    TSRI_WANT_OR(world, 0);
     return world->size;
 }
 
 const char *tsr_world_host(const tsr_world *world, int rank)
 {
+    TSRI_WANT_OR(world, "");
     if (rank < 0 || rank >= world->size) {
         return "?";
     }
@@ -320,6 +327,7 @@ const char *tsr_world_host(const tsr_world *world, int rank)
 
 bool tsr_world_is_speaker(const tsr_world *world)
 {
+    TSRI_WANT_OR(world, false);
     return world->rank == 0 && !world->simulated && !world->alone;
 }
 

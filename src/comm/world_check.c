@@ -123,6 +123,8 @@ static tsr_status agree_alone(tsr_world *world, tsr_status mine)
 
 tsr_status tsr_world_agree(tsr_world *world, tsr_status mine)
 {
+    TSRI_WANT(world);
+
     exchange x = begin(world, mine);
     tsr_status status = TSR_OK;
 
@@ -347,6 +349,11 @@ static tsr_status compare(tsr_world *world, const char *what, const void *data, 
 
 tsr_status tsr_world_check_same(tsr_world *world, const char *what, const void *data, size_t bytes)
 {
+    TSRI_WANT(world, what);
+    if (data == NULL && bytes > 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: data is NULL, wants %zu bytes", __func__, bytes);
+    }
+
     tsr_status status = TSR_OK;
 
     if (is_alone(world)) {

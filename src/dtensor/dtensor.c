@@ -108,6 +108,8 @@ free_tensor:
 tsr_status tsr_dtensor_create(tsr_comm *comm, const tsr_layout *layout, tsr_dtype dtype,
                               const char *label, tsr_dtensor **out)
 {
+    TSRI_WANT(comm, layout, out);
+
     tsr_status status = TSR_OK;
     tsr_dtensor *tensor = NULL;
 
@@ -244,20 +246,19 @@ free_storage:
 
 tsr_dtensor *tsr_dtensor_retain(tsr_dtensor *tensor)
 {
+    TSRI_WANT_OR(tensor, NULL);
     tensor->owners++;
     return tensor;
 }
 
 void tsr_dtensor_release(tsr_dtensor **tensor)
 {
-    tsr_dtensor *old = NULL;
+    TSRI_WANT_VOID(tensor);
 
-    if (tensor == NULL || *tensor == NULL) {
-        return;
-    }
-    old = *tensor;
+    tsr_dtensor *old = *tensor;
+
     *tensor = NULL;
-    if (--old->owners > 0) {
+    if (old == NULL || --old->owners > 0) {
         return;
     }
     tsri_storage_release(&old->storage);
@@ -270,21 +271,25 @@ void tsr_dtensor_release(tsr_dtensor **tensor)
 
 const tsr_layout *tsr_dtensor_layout(const tsr_dtensor *tensor)
 {
+    TSRI_WANT_OR(tensor, NULL);
     return &tensor->layout;
 }
 
 tsr_dtype tsr_dtensor_dtype(const tsr_dtensor *tensor)
 {
+    TSRI_WANT_OR(tensor, TSR_DTYPE_DEFAULT);
     return tensor->dtype;
 }
 
 const int64_t *tsr_dtensor_local_shape(const tsr_dtensor *tensor)
 {
+    TSRI_WANT_OR(tensor, NULL);
     return tensor->local_shape;
 }
 
 int64_t tsr_dtensor_local_count(const tsr_dtensor *tensor)
 {
+    TSRI_WANT_OR(tensor, 0);
     return tensor->local_count;
 }
 
@@ -311,7 +316,7 @@ static tsr_status check_host_copy(const tsr_dtensor *tensor, const void *host, c
         return TSR_RAISE(TSR_ERR_STATE, "%s of \"%s\", which has no memory", what, tensor->label);
     }
     if (host == NULL && tensor->local_count > 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s of \"%s\": no host memory, wants %lld elements", what,
+        return TSR_RAISE(TSR_ERR_INVALID, "%s of \"%s\": host is NULL, wants %lld elements", what,
                          tensor->label, (long long)tensor->local_count);
     }
     return TSR_OK;
@@ -319,6 +324,7 @@ static tsr_status check_host_copy(const tsr_dtensor *tensor, const void *host, c
 
 tsr_status tsr_dtensor_write(tsr_dtensor *tensor, const void *host)
 {
+    TSRI_WANT(tensor);
     TSR_TRY(check_host_copy(tensor, host, "write"));
     if (tensor->local_count > 0) {
         TSR_TRY(tsri_write(tsri_dtensor_buffer(tensor), tsri_dtensor_buffer_offset(tensor), host,
@@ -330,6 +336,7 @@ tsr_status tsr_dtensor_write(tsr_dtensor *tensor, const void *host)
 
 tsr_status tsr_dtensor_read(tsr_dtensor *tensor, void *host)
 {
+    TSRI_WANT(tensor);
     TSR_TRY(check_host_copy(tensor, host, "read"));
     if (tensor->local_count > 0) {
         TSR_TRY(tsri_read(tsri_dtensor_buffer(tensor), tsri_dtensor_buffer_offset(tensor), host,

@@ -87,10 +87,12 @@ tsr_status tsri_layout_check(const tsr_layout *layout)
 
 tsr_status tsr_layout_init(const tsr_mesh *mesh, const int64_t *shape, int ndim, tsr_layout *out)
 {
+    TSRI_WANT(mesh, out);
+
     tsr_layout layout = {.mesh = mesh, .ndim = ndim};
 
-    if (mesh == NULL || (shape == NULL && ndim > 0)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "no %s", mesh == NULL ? "mesh" : "shape");
+    if (shape == NULL && ndim > 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: shape is NULL, wants %d extents", __func__, ndim);
     }
     TSR_TRY(check_shape(shape, ndim));
     for (int d = 0; d < ndim; d++) {
@@ -119,6 +121,8 @@ static const char *axis_names(const tsr_mesh *mesh, char *text, size_t size)
 
 tsr_status tsr_layout_place(tsr_layout *layout, const char *axis, tsr_placement placement)
 {
+    TSRI_WANT(layout, axis);
+
     int index = -1;
     char names[NAMES_BYTES];
 
@@ -138,6 +142,8 @@ tsr_status tsr_layout_place(tsr_layout *layout, const char *axis, tsr_placement 
 
 tsr_status tsr_layout_data(const tsr_comm *comm, const int64_t *shape, int ndim, tsr_layout *out)
 {
+    TSRI_WANT(comm, out);
+
     tsr_layout layout;
     unsigned mask = tsri_comm_data_mask(comm);
 
@@ -157,6 +163,8 @@ tsr_status tsr_layout_data(const tsr_comm *comm, const int64_t *shape, int ndim,
 tsr_status tsr_layout_local(const tsr_layout *layout, int rank, int64_t *shape_out,
                             int64_t *offset_out)
 {
+    TSRI_WANT(layout, shape_out, offset_out);
+
     int coord[TSR_MESH_MAX_AXES] = {0};
 
     TSR_TRY(tsri_layout_check(layout));
@@ -219,6 +227,8 @@ static bool places_agree(const tsr_layout *a, const tsr_layout *b, int min_size)
 
 bool tsr_layout_equal(const tsr_layout *a, const tsr_layout *b)
 {
+    TSRI_WANT_OR(a, false);
+    TSRI_WANT_OR(b, false);
     if (a->mesh != b->mesh || a->ndim != b->ndim || !places_agree(a, b, 2)) {
         return false;
     }
@@ -246,6 +256,8 @@ bool tsri_layout_identical(const tsr_layout *a, const tsr_layout *b)
 
 tsr_layout tsr_layout_dual(const tsr_layout *layout)
 {
+    TSRI_WANT_OR(layout, (tsr_layout){0});
+
     tsr_layout dual = *layout;
 
     for (int axis = 0; axis < tsr_mesh_axis_count(layout->mesh); axis++) {
@@ -280,6 +292,8 @@ static void format_order(const tsr_layout *layout, char *buffer, size_t size)
 
 const char *tsr_layout_format(const tsr_layout *layout, char *buffer, size_t size)
 {
+    TSRI_WANT_OR(layout, "");
+    TSRI_WANT_OR(buffer, "");
     if (size == 0) {
         return buffer;
     }

@@ -373,6 +373,8 @@ release_now:
 
 tsr_status tsr_dtensor_redistribute(tsr_dtensor *tensor, const tsr_layout *to, tsr_dtensor **out)
 {
+    TSRI_WANT(tensor, to, out);
+
     const tsri_redistribute_options options = {.persistent = true};
 
     if (tensor == NULL || to == NULL || out == NULL) {

@@ -81,25 +81,29 @@ static const tsri_entry *newest_step(const engine *e, int *count_out)
     return entries + begin;
 }
 
-static int add_traffic(tsr_traffic *out, int used, int capacity, const tsri_entry *entry)
+enum {
+    MAX_AXES_SETS = 1 << TSR_MESH_MAX_AXES
+};
+
+/* The index of entry's axes in seen, where they are appended if they are new. */
+static int find_axes(const char **seen, int *used, const tsri_entry *entry)
 {
-    for (int i = 0; i < used && i < capacity; i++) {
-        if (strcmp(out[i].axes, entry->group) == 0) {
-            out[i].collectives++;
-            out[i].bytes += entry->sent_bytes;
-            return used;
+    for (int i = 0; i < *used; i++) {
+        if (strcmp(seen[i], entry->group) == 0) {
+            return i;
         }
     }
-    if (used < capacity) {
-        out[used] = (tsr_traffic){entry->group, 1, entry->sent_bytes};
-    }
-    return used + 1;
+    seen[*used] = entry->group;
+    return (*used)++;
 }
 
 int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capacity)
 {
+    TSRI_WANT_OR(model, 0);
+
     const engine *e = tsri_engine_of(model);
     const tsri_entry *entries = NULL;
+    const char *seen[MAX_AXES_SETS];
     int count = 0;
     int used = 0;
 
@@ -109,7 +113,17 @@ int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capacity)
     entries = newest_step(e, &count);
     for (int i = 0; i < count; i++) {
         if (entries[i].kind == TSRI_ENTRY_COLLECTIVE) {
-            used = add_traffic(out, used, capacity, &entries[i]);
+            const int before = used;
+            const int at = find_axes(seen, &used, &entries[i]);
+
+            if (out == NULL || at >= capacity) {
+                continue;
+            }
+            if (at == before) {
+                out[at] = (tsr_traffic){.axes = entries[i].group};
+            }
+            out[at].collectives++;
+            out[at].bytes += entries[i].sent_bytes;
         }
     }
     return used;
@@ -117,6 +131,8 @@ int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capacity)
 
 tsr_status tsr_collectives_print(tsr_module *model, FILE *stream)
 {
+    TSRI_WANT(model, stream);
+
     const engine *e = tsri_engine_of(model);
     tsr_traffic traffic[64];
     const tsri_entry *entries = NULL;

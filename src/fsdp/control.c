@@ -17,6 +17,8 @@ static tsr_status find_unit(tsr_module *module, unit **out)
 
 tsr_status tsr_unit_unshard(tsr_module *module)
 {
+    TSRI_WANT(module);
+
     unit *u = NULL;
 
     TSR_TRY(find_unit(module, &u));
@@ -35,6 +37,8 @@ tsr_status tsr_unit_unshard(tsr_module *module)
 
 tsr_status tsr_unit_reshard(tsr_module *module)
 {
+    TSRI_WANT(module);
+
     unit *u = NULL;
 
     TSR_TRY(find_unit(module, &u));
@@ -98,6 +102,8 @@ static void set_reshard(unit *u, int value)
 
 tsr_status tsr_unit_set_gradient_sync(tsr_module *module, bool on, bool recurse)
 {
+    TSRI_WANT(module);
+
     setting s = {.set = set_sync, .value = on};
 
     TSR_TRY(apply(module, recurse, &s));
@@ -106,6 +112,8 @@ tsr_status tsr_unit_set_gradient_sync(tsr_module *module, bool on, bool recurse)
 
 tsr_status tsr_unit_set_all_reduce(tsr_module *module, bool on, bool recurse)
 {
+    TSRI_WANT(module);
+
     setting s = {.set = set_all_reduce, .value = on};
 
     TSR_TRY(apply(module, recurse, &s));
@@ -114,6 +122,8 @@ tsr_status tsr_unit_set_all_reduce(tsr_module *module, bool on, bool recurse)
 
 tsr_status tsr_unit_set_reshard_after_forward(tsr_module *module, tsr_reshard reshard, bool recurse)
 {
+    TSRI_WANT(module);
+
     setting s = {.set = set_reshard, .value = (int)reshard};
 
     if (reshard < TSR_RESHARD_DEFAULT || reshard > TSR_RESHARD_NEVER) {
@@ -125,6 +135,9 @@ tsr_status tsr_unit_set_reshard_after_forward(tsr_module *module, tsr_reshard re
 
 tsr_status tsr_fsdp_set_last_backward(tsr_module *model, tsr_last_backward last)
 {
+    TSRI_WANT(model);
+    TSRI_WANT_ENUM(last, TSR_LAST_NO);
+
     engine *e = tsri_engine_of(model);
 
     if (e == NULL) {
@@ -166,12 +179,18 @@ free_units:
 
 tsr_status tsr_unit_set_forward_prefetch(tsr_module *module, tsr_module *const *units, int count)
 {
+    TSRI_WANT(module);
+    TSRI_WANT_COUNT(count);
+    TSRI_WANT_EACH(units, units != NULL ? count : 0);
     TSR_TRY(set_list(module, units, count, 0));
     return TSR_OK;
 }
 
 tsr_status tsr_unit_set_backward_prefetch(tsr_module *module, tsr_module *const *units, int count)
 {
+    TSRI_WANT(module);
+    TSRI_WANT_COUNT(count);
+    TSRI_WANT_EACH(units, units != NULL ? count : 0);
     TSR_TRY(set_list(module, units, count, 1));
     return TSR_OK;
 }

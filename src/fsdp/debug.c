@@ -18,7 +18,7 @@ int tsri_engine_unreached(const engine *e, const char **names, int capacity)
             if (!tsri_unit_trains(p) || p->reached) {
                 continue;
             }
-            if (count < capacity) {
+            if (names != NULL && count < capacity) {
                 names[count] = p->param->name;
             }
             count++;
@@ -29,6 +29,8 @@ int tsri_engine_unreached(const engine *e, const char **names, int capacity)
 
 int tsr_params_without_gradient(tsr_module *model, const char **names, int capacity)
 {
+    TSRI_WANT_OR(model, 0);
+
     const engine *e = tsri_engine_of(model);
 
     return e != NULL ? tsri_engine_unreached(e, names, capacity) : 0;
@@ -168,6 +170,8 @@ static tsr_status run_digest(digest *d, uint64_t *out)
 
 tsr_status tsr_params_digest(tsr_module *model, uint64_t *digest_out)
 {
+    TSRI_WANT(model);
+
     digest d = {.e = tsri_engine_of(model)};
     tsr_status status = TSR_OK;
 

@@ -115,6 +115,9 @@ static bool bad_depth(legal_case *c)
     if (o->prefetch_depth < 0) {
         return found(c, "prefetch depth %d", o->prefetch_depth - 1);
     }
+    if (o->reshard_group < 0) {
+        return found(c, "reshard group %d", o->reshard_group);
+    }
     return false;
 }
 

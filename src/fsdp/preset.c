@@ -51,6 +51,8 @@ static int inner_axis(const tsr_comm *comm)
 
 tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *name, tsr_fsdp_options *options)
 {
+    TSRI_WANT_AS("comm, preset, options", comm, name, options);
+
     const tsr_mesh *mesh = tsr_comm_mesh(comm);
     const preset *p = find_preset(name);
     const int inner = inner_axis(comm);

@@ -21,9 +21,11 @@ static size_t shard_bytes(const unit *u)
 
 int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
 {
+    TSRI_WANT_OR(model, 0);
+
     const engine *e = tsri_engine_of(model);
 
-    for (int i = 0; e != NULL && i < e->unit_count && i < capacity; i++) {
+    for (int i = 0; e != NULL && infos != NULL && i < e->unit_count && i < capacity; i++) {
         const unit *u = e->units[i];
         tsr_unit_info *info = &infos[i];
 
@@ -120,6 +122,8 @@ static void print_inserted(const tsr_tape *tape, FILE *stream)
 
 tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream)
 {
+    TSRI_WANT(model, stream);
+
     const engine *e = tsri_engine_of(model);
     char mesh[TEXT];
 

@@ -116,11 +116,15 @@ static void read_levels(unit *u, const tsr_fsdp_options *options)
 
 tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options)
 {
+    TSRI_WANT(module);
+
     static const tsr_fsdp_options defaults = {0};
     const tsr_fsdp_options *o = options != NULL ? options : &defaults;
     unit *u = NULL;
     tsr_status status = TSR_OK;
 
+    TSRI_WANT_LIST(o->ignored, o->ignored_count);
+    TSRI_WANT_LIST(o->shard_dims, o->shard_dim_count);
     TSR_TRY(tsri_legal_check_options(module, o));
     TSR_TRY(tsri_alloc(1, sizeof(*u), &u));
     u->module = module;
@@ -149,6 +153,8 @@ release:
 
 tsr_status tsr_module_freeze(tsr_module *module, const char *pattern)
 {
+    TSRI_WANT(module, pattern);
+
     tsr_param *const *all = NULL;
     int count = 0;
     int found = 0;
@@ -263,6 +269,8 @@ free_unowned:
 
 tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
 {
+    TSRI_WANT(model);
+
     engine *e = NULL;
 
     if (model->materialized) {

@@ -47,6 +47,32 @@ static tsr_status make_unit(wrap *w, tsr_module *module, int64_t elements)
     return TSR_OK;
 }
 
+static bool is_chosen(const wrap *w, const tsr_module *module)
+{
+    return module != w->model && tsri_pattern_match(w->options->pattern, module->path);
+}
+
+static tsr_status count_match(tsr_module *module, void *context)
+{
+    wrap *w = context;
+
+    w->matches += is_chosen(w, module);
+    return TSR_OK;
+}
+
+/* Before anything is made a unit. */
+static tsr_status check_pattern(wrap *w)
+{
+    if (w->options->pattern != NULL) {
+        TSR_TRY(tsri_module_walk(w->model, count_match, w));
+        if (w->matches == 0) {
+            return TSR_RAISE(TSR_ERR_INVALID, "no module under \"%s\" matches \"%s\"",
+                             w->model->path, w->options->pattern);
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status wrap_below(wrap *w, tsr_module *module) // NOLINT(misc-no-recursion): the tree
 {
     const char *pattern = w->options->pattern;
@@ -58,8 +84,7 @@ static tsr_status wrap_below(wrap *w, tsr_module *module) // NOLINT(misc-no-recu
     }
     TSR_TRY(not_taken(module, &elements));
     if (pattern != NULL) {
-        chosen = module != w->model && tsri_pattern_match(pattern, module->path);
-        w->matches += chosen;
+        chosen = is_chosen(w, module);
     } else {
         chosen = elements >= w->min_params;
     }
@@ -86,16 +111,16 @@ static void write_sum(const wrap *w)
 
 tsr_status tsr_fsdp_auto_wrap(tsr_module *model, const tsr_auto_wrap_options *options, FILE *stream)
 {
+    TSRI_WANT(model);
+
     static const tsr_auto_wrap_options defaults = {0};
     wrap w = {.options = options != NULL ? options : &defaults, .model = model, .stream = stream};
 
+    TSRI_WANT_COUNT(w.options->min_params);
     w.min_params = w.options->min_params > 0 ? w.options->min_params : default_min_params;
+    TSR_TRY(check_pattern(&w));
     TSR_TRY(not_taken(model, &w.total));
     TSR_TRY(wrap_below(&w, model));
-    if (w.options->pattern != NULL && w.matches == 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "no module under \"%s\" matches \"%s\"", model->path,
-                         w.options->pattern);
-    }
     write_sum(&w);
     return TSR_OK;
 }

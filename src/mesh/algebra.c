@@ -59,6 +59,9 @@ static void append_axis(tsr_mesh *mesh, const tsr_mesh *from, int axis)
 tsr_status tsr_mesh_slice(const tsr_mesh *mesh, const char *const *names, int count, int rank,
                           tsr_mesh **out)
 {
+    TSRI_WANT(mesh, out);
+    TSRI_WANT_EACH(names, count);
+
     int axes[TSR_MESH_MAX_AXES];
     int coord[TSR_MESH_MAX_AXES];
     int digit[TSRI_MESH_MAX_FACTORS];
@@ -110,15 +113,35 @@ static int append_factors(tsri_mesh_factor *list, int count, const tsri_mesh_fac
     return count;
 }
 
+/* The axes of mesh with one in place of those of mask. */
+static tsr_status check_flat(const tsr_mesh *mesh, unsigned mask, tsr_mesh_axis one)
+{
+    tsr_mesh_axis result[TSR_MESH_MAX_AXES];
+    int count = 0;
+    bool placed = false;
+
+    for (int i = 0; i < mesh->axis_count; i++) {
+        if ((mask >> i & 1U) == 0) {
+            result[count++] = (tsr_mesh_axis){mesh->name[i], mesh->size[i]};
+        } else if (!placed) {
+            placed = true;
+            result[count++] = one;
+        }
+    }
+    TSR_TRY(check_result(result, count, "flatten"));
+    return TSR_OK;
+}
+
 tsr_status tsr_mesh_flatten(const tsr_mesh *mesh, const char *const *names, int count,
                             const char *name, tsr_mesh **out)
 {
+    TSRI_WANT(mesh, name, out);
+    TSRI_WANT_EACH(names, count);
+
     tsri_mesh_factor factors[TSRI_MESH_MAX_FACTORS];
-    tsr_mesh_axis result[TSR_MESH_MAX_AXES];
     int axes[TSR_MESH_MAX_AXES];
     tsr_mesh *flat = NULL;
     unsigned mask = 0;
-    int result_count = 0;
     int factor_count = 0;
     int size = 1;
     bool placed = false;
@@ -131,22 +154,14 @@ tsr_status tsr_mesh_flatten(const tsr_mesh *mesh, const char *const *names, int 
         factor_count = append_factors(factors, factor_count, &mesh->factor[first],
                                       mesh->first[axes[i] + 1] - first);
     }
-    for (int i = 0; i < mesh->axis_count; i++) {
-        if ((mask >> i & 1U) == 0) {
-            result[result_count++] = (tsr_mesh_axis){mesh->name[i], mesh->size[i]};
-        } else if (!placed) {
-            placed = true;
-            result[result_count++] = (tsr_mesh_axis){name, size};
-        }
-    }
-    TSR_TRY(check_result(result, result_count, "flatten"));
+    TSR_TRY(check_flat(mesh, mask, (tsr_mesh_axis){name, size}));
     TSR_TRY(tsri_mesh_new(mesh->root, &flat));
     flat->base = mesh->base;
     for (int i = 0; i < mesh->axis_count; i++) {
         if ((mask >> i & 1U) == 0) {
             append_axis(flat, mesh, i);
-        } else if (placed) {
-            placed = false;
+        } else if (!placed) {
+            placed = true;
             tsri_mesh_append(flat, name, factors, factor_count);
         }
     }
@@ -221,6 +236,9 @@ static tsr_status check_parts(const tsr_mesh *mesh, int axis, const tsr_mesh_axi
 tsr_status tsr_mesh_split(const tsr_mesh *mesh, const char *name, const tsr_mesh_axis *parts,
                           int count, tsr_mesh **out)
 {
+    TSRI_WANT(mesh, name, out);
+    TSRI_WANT_LIST(parts, count);
+
     tsri_mesh_factor part[TSR_MESH_MAX_AXES][TSRI_MESH_MAX_FACTORS];
     tsri_mesh_factor left[TSRI_MESH_MAX_FACTORS];
     int part_count[TSR_MESH_MAX_AXES] = {0};
@@ -333,6 +351,9 @@ static tsr_status check_joined(const tsr_mesh *const *meshes, int count)
 
 tsr_status tsr_mesh_join(const tsr_mesh *const *meshes, int count, tsr_mesh **out)
 {
+    TSRI_WANT(out);
+    TSRI_WANT_EACH(meshes, count);
+
     tsr_status status = TSR_OK;
     tsr_mesh *sum = NULL;
 

@@ -179,6 +179,9 @@ void tsri_mesh_append(tsr_mesh *mesh, const char *name, const tsri_mesh_factor *
 tsr_status tsr_mesh_create(int world_size, const tsr_mesh_axis *axes, int axis_count,
                            const tsr_mesh_options *options, tsr_mesh **out)
 {
+    TSRI_WANT(out);
+    TSRI_WANT_LIST(axes, axis_count);
+
     static const tsr_mesh_options defaults = {0};
     const tsr_mesh_options *opt = options != NULL ? options : &defaults;
     tsr_status status = TSR_OK;
@@ -207,12 +210,15 @@ release_root:
 
 tsr_mesh *tsr_mesh_retain(tsr_mesh *mesh)
 {
+    TSRI_WANT_OR(mesh, NULL);
     (void)atomic_fetch_add_explicit(&mesh->owners, 1, memory_order_relaxed);
     return mesh;
 }
 
 void tsr_mesh_release(tsr_mesh **mesh)
 {
+    TSRI_WANT_VOID(mesh);
+
     tsr_mesh *old = *mesh;
 
     *mesh = NULL;
@@ -224,26 +230,32 @@ void tsr_mesh_release(tsr_mesh **mesh)
 
 int tsr_mesh_axis_count(const tsr_mesh *mesh)
 {
+    TSRI_WANT_OR(mesh, 0);
     return mesh->axis_count;
 }
 
 int tsr_mesh_axis_size(const tsr_mesh *mesh, int axis)
 {
+    TSRI_WANT_OR(mesh, 1);
     return axis < 0 || axis >= mesh->axis_count ? 1 : mesh->size[axis];
 }
 
 const char *tsr_mesh_axis_name(const tsr_mesh *mesh, int axis)
 {
+    TSRI_WANT_OR(mesh, "");
     return axis < 0 || axis >= mesh->axis_count ? "?" : mesh->name[axis];
 }
 
 int tsr_mesh_cell_count(const tsr_mesh *mesh)
 {
+    TSRI_WANT_OR(mesh, 0);
     return mesh->cell_count;
 }
 
 int tsr_mesh_axis_find(const tsr_mesh *mesh, const char *name)
 {
+    TSRI_WANT_OR(mesh, -1);
+    TSRI_WANT_OR(name, -1);
     for (int i = 0; name != NULL && i < mesh->axis_count; i++) {
         if (strcmp(mesh->name[i], name) == 0) {
             return i;
@@ -286,6 +298,8 @@ bool tsri_mesh_digits(const tsr_mesh *mesh, int cell, int *digit)
 
 tsr_status tsr_mesh_coord(const tsr_mesh *mesh, int rank, int *coord)
 {
+    TSRI_WANT(mesh, coord);
+
     int cell = rank < 0 || rank >= mesh->root->world_size ? -1 : mesh->root->cell_of[rank];
     int digit[TSRI_MESH_MAX_FACTORS];
 
@@ -304,6 +318,8 @@ tsr_status tsr_mesh_coord(const tsr_mesh *mesh, int rank, int *coord)
 
 tsr_status tsr_mesh_rank(const tsr_mesh *mesh, const int *coord, int *out)
 {
+    TSRI_WANT(mesh, coord, out);
+
     int cell = mesh->base;
 
     for (int i = 0; i < mesh->axis_count; i++) {
@@ -324,6 +340,8 @@ tsr_status tsr_mesh_rank(const tsr_mesh *mesh, const int *coord, int *out)
 
 tsr_status tsr_mesh_axis_ranks(const tsr_mesh *mesh, int axis, int rank, int *ranks)
 {
+    TSRI_WANT(mesh, ranks);
+
     int count = 0;
     int index = 0;
 
@@ -337,6 +355,8 @@ tsr_status tsr_mesh_axis_ranks(const tsr_mesh *mesh, int axis, int rank, int *ra
 tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int rank, int *ranks,
                                int *count_out, int *index_out)
 {
+    TSRI_WANT(mesh, ranks, count_out, index_out);
+
     int coord[TSR_MESH_MAX_AXES] = {0};
     int count = 1;
     int index = 0;
@@ -370,6 +390,9 @@ tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int ran
 
 const char *tsr_mesh_format(const tsr_mesh *mesh, char *buffer, size_t size)
 {
+    TSRI_WANT_OR(mesh, "");
+    TSRI_WANT_OR(buffer, "");
+
     tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
 
     if (size > 0) {

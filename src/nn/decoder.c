@@ -283,7 +283,7 @@ static tsr_status check_config(const decoder_config *c)
                          "%s with rotary positions wants an even head dim, not %lld", c->what,
                          (long long)c->head_dim);
     }
-    if (c->dropout < 0.0 || c->dropout >= 1.0) {
+    if (!(c->dropout >= 0.0 && c->dropout < 1.0)) {
         return TSR_RAISE(TSR_ERR_INVALID, "%s with dropout %g, wants 0 <= p < 1", c->what,
                          c->dropout);
     }

@@ -5,10 +5,16 @@
 
 #include "decoder_priv.h"
 
+#include "base/base.h"
+
 #include <math.h>
 
 tsr_status tsr_gpt2_create(tsr_comm *comm, const tsr_gpt2_config *config, tsr_module **out)
 {
+    TSRI_WANT(comm, config, out);
+    TSRI_WANT_NUMBER(config->init_std);
+    TSRI_WANT_NUMBER(config->norm_eps);
+
     const double std = config->init_std > 0.0 ? config->init_std : 0.02;
     decoder_config c = {.what = "gpt2",
                         .layers = config->layers,
@@ -41,5 +47,6 @@ tsr_status tsr_gpt2_create(tsr_comm *comm, const tsr_gpt2_config *config, tsr_mo
 
 tsr_module *tsr_gpt2_layer(tsr_module *model, int index)
 {
+    TSRI_WANT_OR(model, NULL);
     return tsri_decoder_layer(model, index);
 }

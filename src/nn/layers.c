@@ -62,6 +62,10 @@ static tsr_status linear_forward(void *self, tsr_tape *tape, tsr_dtensor *const 
 
 tsr_status tsr_linear_create(tsr_comm *comm, const tsr_linear_options *options, tsr_module **out)
 {
+    TSRI_WANT(comm, options, out);
+    TSRI_WANT_NUMBER(options->init_std);
+    TSRI_WANT_COUNT(options->group_rows);
+
     const double std = options->init_std > 0.0 ? options->init_std : 0.02;
     const tsr_param_spec weight = {.shape = {options->out, options->in},
                                    .ndim = 2,
@@ -119,6 +123,8 @@ static tsr_status embedding_forward(void *self, tsr_tape *tape, tsr_dtensor *con
 tsr_status tsr_embedding_create(tsr_comm *comm, int64_t rows, int64_t dim, double init_std,
                                 tsr_module **out)
 {
+    TSRI_WANT(comm, out);
+    TSRI_WANT_NUMBER(init_std);
     TSR_TRY(table_create(comm, embedding_forward, rows, dim, init_std, out));
     return TSR_OK;
 }
@@ -136,6 +142,8 @@ static tsr_status position_forward(void *self, tsr_tape *tape, tsr_dtensor *cons
 tsr_status tsr_position_create(tsr_comm *comm, int64_t rows, int64_t dim, double init_std,
                                tsr_module **out)
 {
+    TSRI_WANT(comm, out);
+    TSRI_WANT_NUMBER(init_std);
     TSR_TRY(table_create(comm, position_forward, rows, dim, init_std, out));
     return TSR_OK;
 }
@@ -179,6 +187,9 @@ static tsr_status norm_create(tsr_comm *comm, tsr_forward_fn forward, int64_t di
 
 tsr_status tsr_layernorm_create(tsr_comm *comm, int64_t dim, double eps, tsr_module **out)
 {
+    TSRI_WANT(comm, out);
+    TSRI_WANT_NUMBER(eps);
+
     const tsr_param_spec zeros = {.shape = {dim}, .ndim = 1};
     layer *self = NULL;
 
@@ -190,6 +201,9 @@ tsr_status tsr_layernorm_create(tsr_comm *comm, int64_t dim, double eps, tsr_mod
 
 tsr_status tsr_rmsnorm_create(tsr_comm *comm, int64_t dim, double eps, tsr_module **out)
 {
+    TSRI_WANT(comm, out);
+    TSRI_WANT_NUMBER(eps);
+
     layer *self = NULL;
 
     TSR_TRY(norm_create(comm, rmsnorm_forward, dim, eps, &self));
@@ -214,6 +228,7 @@ static tsr_status sequential_forward(void *self, tsr_tape *tape, tsr_dtensor *co
 
 tsr_status tsr_sequential_create(tsr_comm *comm, tsr_module **out)
 {
+    TSRI_WANT(comm, out);
     TSR_TRY(tsr_module_create(comm, sequential_forward, NULL, NULL, out));
     return TSR_OK;
 }

@@ -5,8 +5,17 @@
 
 #include "decoder_priv.h"
 
+#include "base/base.h"
+
 tsr_status tsr_llama_create(tsr_comm *comm, const tsr_llama_config *config, tsr_module **out)
 {
+    TSRI_WANT(comm, config, out);
+    TSRI_WANT_COUNT(config->kv_heads);
+    TSRI_WANT_COUNT(config->head_dim);
+    TSRI_WANT_NUMBER(config->init_std);
+    TSRI_WANT_NUMBER(config->norm_eps);
+    TSRI_WANT_NUMBER(config->rope_theta);
+
     const double std = config->init_std > 0.0 ? config->init_std : 0.02;
     decoder_config c = {.what = "llama",
                         .layers = config->layers,
@@ -35,5 +44,6 @@ tsr_status tsr_llama_create(tsr_comm *comm, const tsr_llama_config *config, tsr_
 
 tsr_module *tsr_llama_layer(tsr_module *model, int index)
 {
+    TSRI_WANT_OR(model, NULL);
     return tsri_decoder_layer(model, index);
 }

@@ -58,6 +58,8 @@ static void forget_all_params(tsr_module *module)
 tsr_status tsr_module_create(tsr_comm *comm, tsr_forward_fn forward, void *self,
                              void (*destroy)(void *self), tsr_module **out)
 {
+    TSRI_WANT(comm, out);
+
     tsr_module *module = NULL;
     tsr_status status = TSR_OK;
 
@@ -80,6 +82,7 @@ free_module:
 
 tsr_module *tsr_module_retain(tsr_module *module)
 {
+    TSRI_WANT_OR(module, NULL);
     module->owners++;
     return module;
 }
@@ -95,6 +98,8 @@ static void forget_keep(tsr_module *module)
 
 void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the module tree
 {
+    TSRI_WANT_VOID(pointer);
+
     tsr_module *module = *pointer;
 
     *pointer = NULL;
@@ -126,6 +131,38 @@ void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the 
     tsri_free(&module);
 }
 
+/* Patterns and paths give these a meaning of their own. */
+static bool is_name(const char *name, bool dots)
+{
+    bool begins = true;
+
+    for (const char *c = name; *c != '\0'; c++) {
+        if (*c == '.' ? !dots || begins : strchr("*{},", *c) != NULL || *c <= ' ' || *c == 0x7f) {
+            return false;
+        }
+        begins = *c == '.';
+    }
+    return !begins;
+}
+
+/* Nothing in the tree above has the path that name would get. */
+static tsr_status check_path(tsr_module *module, const char *name)
+{
+    char text[PATH_BYTES];
+    char longer[PATH_BYTES];
+
+    TSR_TRY(join("", name, text));
+    for (tsr_module *m = module; m != NULL; m = m->parent) {
+        if (tsr_module_find(m, text) != NULL) {
+            return TSR_RAISE(TSR_ERR_INVALID, "child \"%s\" of module \"%s\": that path is taken",
+                             name, module->path);
+        }
+        TSR_TRY(join(m->name, text, longer));
+        memcpy(text, longer, sizeof(text));
+    }
+    return TSR_OK;
+}
+
 static bool name_taken(const tsr_module *module, const char *name)
 {
     for (int i = 0; i < module->param_count; i++) {
@@ -144,16 +181,19 @@ static bool name_taken(const tsr_module *module, const char *name)
 tsr_status tsr_module_add_param(tsr_module *module, const char *name, const tsr_param_spec *spec,
                                 tsr_param **out)
 {
+    TSRI_WANT(module, name, spec);
+
     char text[PATH_BYTES];
     tsr_param *param = NULL;
     char *copy = NULL;
     tsr_status status = TSR_OK;
     int names_capacity = module->param_capacity;
 
-    if (name == NULL || name[0] == '\0' || strchr(name, '.') != NULL || name_taken(module, name)) {
+    if (!is_name(name, false) || name_taken(module, name)) {
         return TSR_RAISE(TSR_ERR_INVALID,
-                         "parameter \"%s\" of module \"%s\": wants a new name without a dot",
-                         name != NULL ? name : "", module->path);
+                         "parameter \"%s\" of module \"%s\": wants a new name without any of "
+                         "\".*{},\" and spaces",
+                         name, module->path);
     }
     if (module->materialized) {
         return TSR_RAISE(TSR_ERR_STATE, "parameter \"%s\": module \"%s\" is materialised already",
@@ -178,24 +218,75 @@ free_copy:
     return status;
 }
 
-tsr_status tsr_module_add_child(tsr_module *module, const char *name, tsr_module *child)
+/* What is true of no tree. The child is then not the parent's to release either. */
+static tsr_status check_tree(const tsr_module *module, const char *name, const tsr_module *child)
 {
-    tsr_status status = TSR_OK;
+    for (const tsr_module *m = module; m != NULL; m = m->parent) {
+        if (m == child) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "child \"%s\" of module \"%s\" is that module%s: a module cannot be "
+                             "below itself",
+                             name, module->path, m == module ? "" : ", or holds it");
+        }
+    }
+    if (child->parent != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "child \"%s\" of module \"%s\" is already \"%s\" elsewhere: a module has "
+                         "one parent; call it twice instead",
+                         name, module->path, child->path);
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_child(tsr_module *module, const char *name, const tsr_module *child)
+{
+    if (!is_name(name, true) || name_taken(module, name)) {
+        return TSR_RAISE(
+            TSR_ERR_INVALID,
+            "child \"%s\" of module \"%s\": wants a new name of words joined by single "
+            "dots, without any of \"*{},\" and spaces",
+            name, module->path);
+    }
+    TSR_TRY(check_path(module, name));
+    if (child->comm != module->comm) {
+        return TSR_RAISE(TSR_ERR_INVALID, "child \"%s\" lies on another comm than module \"%s\"",
+                         name, module->path);
+    }
+    if (module->materialized || child->materialized) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "child \"%s\" of module \"%s\": %s is materialised already; put the tree "
+                         "together first",
+                         name, module->path, module->materialized ? "the module" : "the child");
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_child(tsr_module *module, const char *name, tsr_module *child)
+{
     char *copy = NULL;
 
-    if (name == NULL || name[0] == '\0' || name_taken(module, name) || child->parent != NULL) {
-        status = TSR_RAISE(TSR_ERR_INVALID,
-                           "child \"%s\" of module \"%s\": wants a new name and a child of nobody",
-                           name != NULL ? name : "", module->path);
-        goto release_child;
-    }
-    TSR_TRY_GOTO(status,
-                 tsri_grow(&module->children, &module->child_capacity, module->child_count + 1,
-                           sizeof(tsr_module *)),
-                 release_child);
-    TSR_TRY_GOTO(status, tsri_strdup(name, &copy), release_child);
+    TSR_TRY(check_child(module, name, child));
+    TSR_TRY(tsri_grow(&module->children, &module->child_capacity, module->child_count + 1,
+                      sizeof(tsr_module *)));
+    TSR_TRY(tsri_strdup(name, &copy));
     tsri_free(&child->name);
     child->name = copy;
+    return TSR_OK;
+}
+
+tsr_status tsr_module_add_child(tsr_module *module, const char *name, tsr_module *child)
+{
+    TSRI_WANT(child);
+
+    tsr_status status = TSR_OK;
+
+    if (module == NULL || name == NULL) {
+        status = TSR_RAISE(TSR_ERR_INVALID, "%s: %s is NULL", __func__,
+                           module == NULL ? "module" : "name");
+        goto release_child;
+    }
+    TSR_TRY(check_tree(module, name, child));
+    TSR_TRY_GOTO(status, add_child(module, name, child), release_child);
     child->parent = module;
     module->children[module->child_count++] = child;
     forget_all_params(module);
@@ -207,6 +298,8 @@ release_child:
 
 tsr_module *tsr_module_find(tsr_module *module, const char *path) // NOLINT(misc-no-recursion)
 {
+    TSRI_WANT_OR(module, NULL);
+    TSRI_WANT_OR(path, NULL);
     if (path[0] == '\0') {
         return module;
     }
@@ -227,6 +320,8 @@ tsr_module *tsr_module_find(tsr_module *module, const char *path) // NOLINT(misc
 
 tsr_dtensor *tsr_module_value(tsr_module *module, const char *name)
 {
+    TSRI_WANT_OR(module, NULL);
+    TSRI_WANT_OR(name, NULL);
     for (int i = 0; i < module->param_count; i++) {
         if (strcmp(module->param_names[i], name) == 0) {
             return module->params[i]->value;
@@ -237,16 +332,19 @@ tsr_dtensor *tsr_module_value(tsr_module *module, const char *name)
 
 const char *tsr_module_path(const tsr_module *module)
 {
+    TSRI_WANT_OR(module, "");
     return module->path;
 }
 
 void *tsr_module_self(const tsr_module *module)
 {
+    TSRI_WANT_OR(module, NULL);
     return module->self;
 }
 
 tsr_comm *tsr_module_comm(const tsr_module *module)
 {
+    TSRI_WANT_OR(module, NULL);
     return module->comm;
 }
 
@@ -287,6 +385,7 @@ static tsr_status collect_params(tsr_module *module, void *context)
 
 tsr_status tsr_module_params(tsr_module *module, tsr_param *const **out, int *count_out)
 {
+    TSRI_WANT(module, out, count_out);
     if (module->all_params == NULL) {
         param_list list = {0};
         const tsr_status status = tsri_module_walk(module, collect_params, &list);
@@ -413,22 +512,23 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
 
 void tsr_module_set_checkpoint(tsr_module *module, bool on)
 {
+    TSRI_WANT_VOID(module);
     module->checkpoint = on;
 }
 
 void tsr_module_set_checkpoint_offload(tsr_module *module, bool on)
 {
+    TSRI_WANT_VOID(module);
     module->checkpoint_offload = on;
 }
 
 tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const char *const *ops, int count)
 {
+    TSRI_WANT(module);
+    TSRI_WANT_EACH(ops, count);
+
     tsr_status status = TSR_OK;
 
-    if (count < 0 || (count > 0 && ops == NULL)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" keeps %d operations, wants names of them",
-                         module->path, count);
-    }
     forget_keep(module);
     TSR_TRY(tsri_alloc((size_t)count, sizeof(char *), &module->checkpoint_keep));
     for (int i = 0; i < count; i++) {
@@ -444,6 +544,9 @@ forget:
 tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                            tsr_dtensor **out)
 {
+    TSRI_WANT(module, tape, out);
+    TSRI_WANT_EACH(in, in_count);
+
     tsr_dtensor *result = NULL;
     tsr_status status = TSR_OK;
 

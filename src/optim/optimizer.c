@@ -52,21 +52,58 @@ static int states_per_element(const tsr_optimizer_options *o)
     return 2;
 }
 
+static tsr_status check_number(const char *what, double value, double below)
+{
+    if (!(value >= 0.0 && value < below)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "optimizer with %s %g, wants 0 %s", what, value,
+                         isinf(below) ? "or a finite number above" : "(default) or less than 1");
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_groups(const tsr_optimizer_options *o)
+{
+    if (o->group_count < 0 || (o->group_count > 0 && o->groups == NULL)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "optimizer with %d groups%s", o->group_count,
+                         o->groups == NULL ? " at NULL" : "");
+    }
+    for (int i = 0; i < o->group_count; i++) {
+        const tsr_optimizer_group *g = &o->groups[i];
+
+        if (g->match == NULL) {
+            return TSR_RAISE(TSR_ERR_INVALID, "optimizer group %d has no pattern", i);
+        }
+        TSR_TRY(check_number("a group's lr_scale", g->lr_scale, INFINITY));
+        TSR_TRY(check_number("a group's weight_decay", g->weight_decay, INFINITY));
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_options(const tsr_optimizer_options *o)
+{
+    if ((unsigned)o->kind > TSR_SGD) {
+        return TSR_RAISE(TSR_ERR_INVALID, "optimizer of kind %d, wants TSR_ADAMW or TSR_SGD",
+                         (int)o->kind);
+    }
+    TSR_TRY(check_number("beta1", o->beta1, 1.0));
+    TSR_TRY(check_number("beta2", o->beta2, 1.0));
+    TSR_TRY(check_number("eps", o->eps, INFINITY));
+    TSR_TRY(check_number("weight_decay", o->weight_decay, INFINITY));
+    TSR_TRY(check_number("momentum", o->momentum, INFINITY));
+    TSR_TRY(check_groups(o));
+    return TSR_OK;
+}
+
 static tsr_status fill_defaults(const tsr_optimizer_options *given, tsr_optimizer_options *out)
 {
     static const tsr_optimizer_options none = {0};
 
     *out = given != NULL ? *given : none;
+    TSR_TRY(check_options(out));
     out->kind = out->kind == TSR_OPTIMIZER_DEFAULT ? TSR_ADAMW : out->kind;
     out->beta1 = out->beta1 > 0.0 ? out->beta1 : 0.9;
     out->beta2 = out->beta2 > 0.0 ? out->beta2 : 0.95;
     out->eps = out->eps > 0.0 ? out->eps : 1e-8;
-    if (out->beta1 >= 1.0 || out->beta2 >= 1.0 || out->momentum < 0.0 || out->weight_decay < 0.0) {
-        return TSR_RAISE(TSR_ERR_INVALID,
-                         "optimizer with betas %g, %g, momentum %g, weight decay %g: betas want "
-                         "0 < b < 1, the others at least 0",
-                         out->beta1, out->beta2, out->momentum, out->weight_decay);
-    }
     return TSR_OK;
 }
 
@@ -87,6 +124,29 @@ static void choose_group(const tsr_optimizer_options *o, slot *s, int *matches)
     }
 }
 
+/* A parameter of this comm that comes once: twice would update it twice. */
+static tsr_status check_param(const tsr_optimizer *opt, tsr_param *const *params, int i)
+{
+    for (int k = 0; k < i; k++) {
+        if (params[k] == params[i]) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "parameter %s is given to the optimizer twice, at %d "
+                             "and %d",
+                             params[i]->name, k, i);
+        }
+    }
+    if (params[i]->value->comm != opt->comm) {
+        return TSR_RAISE(TSR_ERR_INVALID, "parameter %s lies on another comm than the optimizer",
+                         params[i]->name);
+    }
+    if (params[i]->data == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "parameter %s has no memory yet: call tsr_module_materialize first",
+                         params[i]->name);
+    }
+    return TSR_OK;
+}
+
 static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *matches)
 {
     const size_t states = (size_t)states_per_element(&opt->options);
@@ -96,11 +156,7 @@ static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *
         slot *s = &opt->slots[i];
         const size_t n = (size_t)own_count(params[i]) * sizeof(float);
 
-        if (params[i]->data == NULL) {
-            return TSR_RAISE(TSR_ERR_STATE,
-                             "parameter %s has no memory yet: call tsr_module_materialize first",
-                             params[i]->name);
-        }
+        TSR_TRY(check_param(opt, params, i));
         s->param = tsri_param_retain(params[i]);
         s->m_offset = bytes;
         s->v_offset = bytes + n;
@@ -125,6 +181,9 @@ static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *
 tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int count,
                                 const tsr_optimizer_options *options, tsr_optimizer **out)
 {
+    TSRI_WANT(comm, out);
+    TSRI_WANT_EACH(params, count);
+
     tsr_optimizer *opt = NULL;
     int *matches = NULL;
     tsr_status status = TSR_OK;
@@ -153,6 +212,8 @@ destroy:
 
 void tsr_optimizer_destroy(tsr_optimizer **pointer)
 {
+    TSRI_WANT_VOID(pointer);
+
     tsr_optimizer *opt = *pointer;
 
     *pointer = NULL;
@@ -304,6 +365,8 @@ static tsr_status choose_norm(double p, tsrk_norm *out)
 tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
                                    const tsr_clip_options *options)
 {
+    TSRI_WANT_AS("optimizer, tape", opt, tape);
+
     static const tsr_clip_options defaults = {0};
     const tsr_clip_options *o = options != NULL ? options : &defaults;
     tsrk_norm norm = TSRK_NORM_2;
@@ -312,6 +375,7 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
     if (!(o->max_norm >= 0.0)) {
         return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", o->max_norm);
     }
+    TSRI_WANT_ENUM(o->nonfinite, TSR_NONFINITE_ERROR);
     TSR_TRY(choose_norm(o->p, &norm));
     TSR_TRY(check_gradients(opt));
     TSR_TRY(sum_gradients(opt, norm, tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
@@ -327,6 +391,8 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
 
 tsr_status tsr_clip_grad_norm(tsr_optimizer *opt, tsr_tape *tape, double max_norm)
 {
+    TSRI_WANT_AS("optimizer, tape", opt, tape);
+
     const tsr_clip_options options = {.max_norm = max_norm};
 
     TSR_TRY(tsr_clip_grad_norm_with(opt, tape, &options));
@@ -382,6 +448,8 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
 
 tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
 {
+    TSRI_WANT_AS("optimizer", opt);
+    TSRI_WANT_NUMBER(lr);
     if (opt->scaling && !opt->clipped) {
         return TSR_RAISE(TSR_ERR_STATE, "gradients carry a loss scale: call tsr_clip_grad_norm "
                                         "before tsr_optimizer_step (0 clips nothing)");
@@ -409,12 +477,15 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
 static bool legal_loss_scale(const tsr_loss_scale_options *o)
 {
     return o->growth >= 1.0 && o->backoff > 0.0 && o->backoff < 1.0 && o->min > 0.0 &&
-           o->min <= o->init && o->init <= o->max && o->interval > 0;
+           o->min <= o->init && o->init <= o->max && o->interval > 0 && isfinite(o->growth) &&
+           isfinite(o->max);
 }
 
 tsr_status tsr_loss_scale_begin(tsr_optimizer *opt, tsr_tape *tape,
                                 const tsr_loss_scale_options *options)
 {
+    TSRI_WANT_AS("optimizer, tape", opt, tape);
+
     static const tsr_loss_scale_options none = {0};
     tsr_loss_scale_options o = options != NULL ? *options : none;
     float first = 1.0F;
@@ -442,6 +513,8 @@ tsr_status tsr_loss_scale_begin(tsr_optimizer *opt, tsr_tape *tape,
 tsr_status tsr_loss_scale_read(tsr_optimizer *opt, tsr_tape *tape, double *scale_out,
                                int64_t *skipped_out)
 {
+    TSRI_WANT_AS("optimizer, tape, scale_out", opt, tape, scale_out);
+
     tsr_stream *stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE);
     float scale = 1.0F;
 
@@ -456,6 +529,8 @@ tsr_status tsr_loss_scale_read(tsr_optimizer *opt, tsr_tape *tape, double *scale
 
 tsr_status tsr_grad_norm_read(tsr_optimizer *opt, double *norm_out, bool *skipped_out)
 {
+    TSRI_WANT_AS("optimizer, norm_out", opt, norm_out);
+
     scalars host = {0};
 
     TSR_TRY(tsri_read(opt->scalars, 0, &host, sizeof(host),

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* Learning rate over steps: a linear warm-up, then one of four shapes down to min_lr. */
+#include "base/base.h"
+
 #include "tessera/optim.h"
 
 #include <math.h>
@@ -27,6 +29,8 @@ static double decay(tsr_schedule_kind kind, double progress)
 
 double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step)
 {
+    TSRI_WANT_OR(schedule, 0.0);
+
     const int64_t span = schedule->steps - schedule->warmup;
     double progress = 0.0;
 

@@ -202,6 +202,9 @@ static tsr_status check_matches(tsr_module *model, const application *app)
 
 tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *rules, int count)
 {
+    TSRI_WANT(model, axis);
+    TSRI_WANT_LIST(rules, count);
+
     const tsr_mesh *mesh = tsr_comm_mesh(model->comm);
     application app = {.axis = axis, .rules = rules, .count = count};
     tsr_status status = TSR_OK;

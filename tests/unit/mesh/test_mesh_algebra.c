@@ -205,7 +205,7 @@ static void flatten_says_what_is_wrong(void)
                   tsr_mesh_flatten(mesh, NAMES("b", "b"), 2, "x", &made));
     CHECK_REFUSED("mesh axes 0 and 1 are both called \"c\"",
                   tsr_mesh_flatten(mesh, NAMES("a", "b"), 2, "c", &made));
-    CHECK_REFUSED("mesh axis 0 has no name",
+    CHECK_REFUSED("tsr_mesh_flatten: name is NULL",
                   tsr_mesh_flatten(mesh, NAMES("a", "b"), 2, NULL, &made));
     CHECK_REFUSED("mesh axis name \"A+B\" holds 'A', wants a..z, 0..9 and _",
                   tsr_mesh_flatten(mesh, NAMES("a", "b"), 2, "A+B", &made));

@@ -2,9 +2,10 @@
  * Copyright The Tessera authors */
 /* GPUs and NICs of a loaded topology, and the PCI bridges above them.
  *
- * What counts as a GPU: whatever a GPU library named (cuda0, nvml0, rsmi0, ...), NVIDIA's display
- * and 3D controllers, and AMD's accelerators. A server's own graphics chip is none. A plain Debian
- * hwloc knows PCI alone, so names by a library are the better knowledge, not a condition. */
+ * What counts as a GPU: whatever a GPU library named (cuda0, nvml0, rsmi0, opencl0d0, ...),
+ * NVIDIA's display and 3D controllers, and AMD's accelerators. A server's own graphics chip is
+ * none. A plain Debian hwloc knows PCI alone, so names by a library are the better knowledge, not a
+ * condition. */
 #include "topo_priv.h"
 
 #include "base/base.h"
@@ -13,8 +14,6 @@
 #include <string.h>
 
 enum {
-    VENDOR_NVIDIA = 0x10de,
-    VENDOR_AMD = 0x1002,
     CLASS_DISPLAY = 0x03,
     CLASS_NETWORK = 0x02,
     CLASS_VGA = 0x0300,
@@ -75,7 +74,7 @@ static tsr_status read_path(hwloc_obj_t object, tsri_topo *topo, int *capacity, 
 typedef struct facts {
     int cuda, nvml, rsmi, levelzero;
     bool opencl;
-    const char *model, *interface, *fabric;
+    const char *model, *maker, *interface, *fabric;
     int64_t memory_bytes;
 } facts;
 
@@ -103,10 +102,20 @@ static void take_memory(hwloc_obj_t os, facts *f)
     }
 }
 
+/* OpenCL also names processors and other devices that compute. */
+static bool is_opencl_gpu(hwloc_obj_t os)
+{
+    const char *type = hwloc_obj_get_info_by_name(os, "OpenCLDeviceType");
+
+    return number_after(os->name != NULL ? os->name : "", "opencl") >= 0 &&
+           (type == NULL || strcmp(type, "GPU") == 0);
+}
+
 static void take_fact(hwloc_obj_t os, facts *f)
 {
     const char *name = os->name != NULL ? os->name : "";
     const char *model = hwloc_obj_get_info_by_name(os, "GPUModel");
+    const char *maker = hwloc_obj_get_info_by_name(os, "GPUVendor");
     const int cuda = number_after(name, "cuda");
     const int nvml = number_after(name, "nvml");
     const int rsmi = number_after(name, "rsmi");
@@ -116,8 +125,9 @@ static void take_fact(hwloc_obj_t os, facts *f)
     f->nvml = nvml >= 0 ? nvml : f->nvml;
     f->rsmi = rsmi >= 0 ? rsmi : f->rsmi;
     f->levelzero = levelzero >= 0 ? levelzero : f->levelzero;
-    f->opencl = f->opencl || number_after(name, "opencl") >= 0;
+    f->opencl = f->opencl || is_opencl_gpu(os);
     f->model = f->model != NULL ? f->model : model;
+    f->maker = f->maker != NULL ? f->maker : maker;
     take_memory(os, f);
     if (os->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS && f->fabric == NULL) {
         f->fabric = name;
@@ -149,18 +159,37 @@ static bool has_library(const facts *f)
     return f->cuda >= 0 || f->nvml >= 0 || f->rsmi >= 0 || f->levelzero >= 0;
 }
 
-static bool is_gpu(hwloc_obj_t pci, const facts *f)
+/* Does its PCI class say that it computes? AMD's class of graphics cards is also that of small
+ * chips on mainboards. */
+static bool is_gpu_class(hwloc_obj_t pci)
 {
     const struct hwloc_pcidev_attr_s *a = &pci->attr->pcidev;
 
-    if (has_library(f)) {
-        return true;
-    }
-    if (a->vendor_id == VENDOR_NVIDIA) {
+    if (a->vendor_id == TSRI_TOPO_NVIDIA) {
         return a->class_id == CLASS_VGA || a->class_id == CLASS_3D;
     }
-    return a->vendor_id == VENDOR_AMD &&
+    return a->vendor_id == TSRI_TOPO_AMD &&
            (a->class_id == CLASS_DISPLAY_OTHER || a->class_id == CLASS_ACCELERATOR);
+}
+
+static bool is_gpu(hwloc_obj_t pci, const facts *f)
+{
+    return has_library(f) || is_gpu_class(pci) || f->opencl;
+}
+
+static int vendor_of(hwloc_obj_t pci, const facts *f)
+{
+    const char *maker = f->maker != NULL ? f->maker : "";
+
+    if (pci != NULL) {
+        return pci->attr->pcidev.vendor_id;
+    }
+    return f->cuda >= 0 || f->nvml >= 0 || strstr(maker, "NVIDIA") != NULL ? TSRI_TOPO_NVIDIA
+           : f->rsmi >= 0 || strstr(maker, "AMD") != NULL ||
+                   strstr(maker, "Advanced Micro Devices") != NULL
+               ? TSRI_TOPO_AMD
+           : f->levelzero >= 0 || strstr(maker, "Intel") != NULL ? TSRI_TOPO_INTEL
+                                                                 : 0;
 }
 
 static bool is_nic(hwloc_obj_t pci, const facts *f)
@@ -223,6 +252,8 @@ static tsr_status add_gpu(hwloc_topology_t h, hwloc_obj_t object, const facts *f
                                                   : f->levelzero};
     hwloc_obj_t pci = object->type == HWLOC_OBJ_PCI_DEVICE ? object : NULL;
 
+    gpu.vendor = vendor_of(pci, f);
+    gpu.opencl_alone = f->opencl && !has_library(f) && (pci == NULL || !is_gpu_class(pci));
     if (topo->gpu_count == TSRI_TOPO_MAX_GPUS) {
         return TSR_RAISE(TSR_ERR_UNSUPPORTED, "the machine has more than %d GPUs",
                          TSRI_TOPO_MAX_GPUS);
@@ -239,7 +270,9 @@ static tsr_status add_nic(hwloc_topology_t h, hwloc_obj_t object, const facts *f
 {
     tsri_topo_nic nic = {.kind = f->fabric != NULL      ? TSRI_TOPO_NIC_OPENFABRICS
                                  : f->interface != NULL ? TSRI_TOPO_NIC_NETWORK
-                                                        : TSRI_TOPO_NIC_PCI};
+                                                        : TSRI_TOPO_NIC_PCI,
+                         .gb_s = tsri_topo_card_gb_s(object->attr->pcidev.vendor_id,
+                                                     object->attr->pcidev.device_id)};
 
     TSR_TRY(read_device(h, object, topo, room, &nic.at));
     tsri_topo_take_name(f->fabric != NULL      ? f->fabric
@@ -251,8 +284,32 @@ static tsr_status add_nic(hwloc_topology_t h, hwloc_obj_t object, const facts *f
     return TSR_OK;
 }
 
-/* OS devices that stand on no PCI device: PCI is hidden, as in some containers. CUDA and NVML then
- * cannot be matched with each other, so the first family that is there counts. */
+/* Does an OS device of a family stand on no PCI device, nor on another of itself? */
+static bool stands_alone(hwloc_obj_t o, const char *family)
+{
+    return o->name != NULL && number_after(o->name, family) >= 0 &&
+           o->parent->type != HWLOC_OBJ_PCI_DEVICE && o->parent->type != HWLOC_OBJ_OS_DEVICE;
+}
+
+static tsr_status add_family(hwloc_topology_t h, const char *family, tsri_topo *topo, lists *room)
+{
+    for (hwloc_obj_t o = NULL; (o = hwloc_get_next_osdev(h, o)) != NULL;) {
+        facts f = no_facts();
+
+        if (!stands_alone(o, family)) {
+            continue;
+        }
+        take_fact(o, &f);
+        if (f.opencl || has_library(&f)) {
+            TSR_TRY(add_gpu(h, o, &f, topo, room));
+        }
+    }
+    return TSR_OK;
+}
+
+/* PCI is hidden, as in some containers. CUDA and NVML then cannot be matched with each other, so
+ * the first family that is there counts; OpenCL names the GPUs of all makers once more, so it
+ * counts where nothing else does. */
 static tsr_status add_without_pci(hwloc_topology_t h, tsri_topo *topo, lists *room)
 {
     static const char *const families[] = {"cuda", "rsmi", "ze", "nvml"};
@@ -260,16 +317,10 @@ static tsr_status add_without_pci(hwloc_topology_t h, tsri_topo *topo, lists *ro
 
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && topo->gpu_count == before;
          i++) {
-        for (hwloc_obj_t o = NULL; (o = hwloc_get_next_osdev(h, o)) != NULL;) {
-            facts f = no_facts();
-
-            if (o->name == NULL || o->parent->type == HWLOC_OBJ_PCI_DEVICE ||
-                number_after(o->name, families[i]) < 0) {
-                continue;
-            }
-            take_fact(o, &f);
-            TSR_TRY(add_gpu(h, o, &f, topo, room));
-        }
+        TSR_TRY(add_family(h, families[i], topo, room));
+    }
+    if (topo->gpu_count == 0) {
+        TSR_TRY(add_family(h, "opencl", topo, room));
     }
     return TSR_OK;
 }
@@ -336,25 +387,4 @@ int tsri_topo_gpu_at(const tsri_topo *topo, unsigned domain, unsigned bus, unsig
         }
     }
     return -1;
-}
-
-void tsri_topo_find_hidden(tsri_topo *topo)
-{
-    int devices = 0;
-    int nvml = 0;
-    int opencl = 0;
-
-    for (int i = 0; i < topo->gpu_count; i++) {
-        devices += topo->gpus[i].device >= 0;
-        nvml += topo->gpus[i].nvml >= 0;
-        opencl += topo->gpus[i].opencl;
-    }
-    for (int i = 0; i < topo->gpu_count; i++) {
-        tsri_topo_gpu *g = &topo->gpus[i];
-
-        g->visible = devices > 0  ? g->device >= 0
-                     : nvml > 0   ? g->nvml >= 0
-                     : opencl > 0 ? g->opencl
-                                  : true;
-    }
 }

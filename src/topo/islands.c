@@ -38,7 +38,10 @@ static bool together(const graph *g, int a, int b)
     if (g->rule == TSRI_TOPO_RULE_SWITCH) {
         return tsri_topo_near(x, y) >= TSRI_TOPO_SAME_SWITCH;
     }
-    return g->rule == TSRI_TOPO_RULE_NODE || x->numa == y->numa;
+    if (g->rule == TSRI_TOPO_RULE_NUMA && (x->numa >= 0 || y->numa >= 0)) {
+        return x->numa == y->numa;
+    }
+    return g->rule == TSRI_TOPO_RULE_NODE || x->package == y->package;
 }
 
 /* Give first, and all that hang together with it, to island which. */
@@ -82,68 +85,91 @@ static int components(const graph *g, int *island)
 static bool knows(const tsri_topo *t, tsri_topo_rule rule)
 {
     bool numa = false;
+    bool package = false;
     bool bridges = false;
 
     for (int i = 0; i < t->gpu_count; i++) {
         numa = numa || (t->gpus[i].visible && t->gpus[i].at.numa >= 0);
+        package = package || (t->gpus[i].visible && t->gpus[i].at.package >= 0);
         bridges = bridges || t->gpus[i].at.path.count > 0;
     }
-    return rule == TSRI_TOPO_RULE_LINKS    ? largest_link(t) > 0.0
-           : rule == TSRI_TOPO_RULE_SWITCH ? bridges
-           : rule == TSRI_TOPO_RULE_NUMA   ? numa
-                                           : true;
+    return rule == TSRI_TOPO_RULE_LINKS     ? largest_link(t) > 0.0
+           : rule == TSRI_TOPO_RULE_SWITCH  ? bridges
+           : rule == TSRI_TOPO_RULE_NUMA    ? numa
+           : rule == TSRI_TOPO_RULE_PACKAGE ? package
+                                            : true;
 }
 
-/* The pairs inside islands: how many, and their links. */
+/* Some pairs inside islands, and their links. */
 typedef struct pairs {
-    int count, missing;
-    int first[2]; /* the first without a link that counts */
+    int count;
+    int first[2];
     double least, most;
 } pairs;
 
-static pairs look_at_pairs(const graph *g, const int *island)
+static void add_pair(pairs *p, int a, int b, double link)
+{
+    if (p->count++ == 0) {
+        *p = (pairs){.count = 1, .first = {a, b}, .least = link, .most = link};
+    }
+    p->least = link < p->least ? link : p->least;
+    p->most = link > p->most ? link : p->most;
+}
+
+static const char *range_of(const pairs *p, char *text, size_t size)
+{
+    (void)snprintf(text, size, p->least < p->most ? "%g to %g" : "%g", p->least, p->most);
+    return text;
+}
+
+/* Those with a link that joins, with one that is too small for that, and with none. */
+static void look_at_pairs(const graph *g, const int *island, pairs *joined, pairs *weak,
+                          pairs *without)
 {
     const tsri_topo *t = g->topo;
-    pairs p = {0};
 
     for (int a = 0; a < t->gpu_count; a++) {
         for (int b = a + 1; b < t->gpu_count; b++) {
             const double link = tsri_topo_link(t, a, b);
 
-            if (island[a] < 0 || island[a] != island[b]) {
-                continue;
-            }
-            p.count++;
-            if (link > g->least) {
-                p.least = p.least <= 0.0 || link < p.least ? link : p.least;
-                p.most = link > p.most ? link : p.most;
-            } else if (p.missing++ == 0) {
-                p.first[0] = a;
-                p.first[1] = b;
+            if (island[a] >= 0 && island[a] == island[b]) {
+                add_pair(link > g->least ? joined : link > 0.0 ? weak : without, a, b, link);
             }
         }
     }
-    return p;
 }
 
 static tsr_status note_links(const graph *g, const int *island, tsri_topo_plan *plan)
 {
     const tsri_topo *t = g->topo;
-    const pairs p = look_at_pairs(g, island);
+    pairs joined = {0};
+    pairs weak = {0};
+    pairs without = {0};
     char range[64];
 
-    (void)snprintf(range, sizeof(range), p.least < p.most ? "%g to %g" : "%g", p.least, p.most);
+    look_at_pairs(g, island, &joined, &weak, &without);
+    const int count = joined.count + weak.count + without.count;
+
     TSR_TRY(tsri_topo_note_add(
         &plan->notes, false, "islands",
         "%d, the connected parts of the %s graph%s, at %s GB/s a pair (links above %.0f %% of the "
         "largest count)",
-        plan->island_count, t->link_kind, t->link_switched ? ", through switches" : "", range,
-        100.0 * TSRI_TOPO_LINK_SHARE));
-    if (p.missing > 0) {
+        plan->island_count, t->link_kind, t->link_switched ? ", through switches" : "",
+        range_of(&joined, range, sizeof(range)), 100.0 * TSRI_TOPO_LINK_SHARE));
+    if (weak.count > 0) {
+        TSR_TRY(tsri_topo_note_add(
+            &plan->notes, false, "islands",
+            "%d of %d pairs in islands have a link that is too small to count, of %s GB/s (first: "
+            "GPU %d and %d)",
+            weak.count, count, range_of(&weak, range, sizeof(range)), weak.first[0],
+            weak.first[1]));
+    }
+    if (without.count > 0) {
         TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
                                    "%d of %d pairs in islands have no direct %s (first: GPU %d and "
                                    "%d); their traffic goes by other GPUs or PCI",
-                                   p.missing, p.count, t->link_kind, p.first[0], p.first[1]));
+                                   without.count, count, t->link_kind, without.first[0],
+                                   without.first[1]));
     }
     return TSR_OK;
 }
@@ -180,27 +206,37 @@ static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_plan
     static const char *const joined[] = {
         [TSRI_TOPO_RULE_SWITCH] = "GPUs behind one PCI switch are together",
         [TSRI_TOPO_RULE_NUMA] = "GPUs of one NUMA node are together",
+        [TSRI_TOPO_RULE_PACKAGE] = "GPUs of one package are together",
         [TSRI_TOPO_RULE_NODE] = "all GPUs of the machine are together"};
     const bool links = g->topo->links != NULL;
-    bool unknown = false;
+    const bool places = g->rule == TSRI_TOPO_RULE_NUMA || g->rule == TSRI_TOPO_RULE_PACKAGE;
+    bool no_numa = false;
+    bool no_package = false;
 
     for (int i = 0; i < g->topo->gpu_count; i++) {
-        unknown = unknown || (g->topo->gpus[i].visible && g->topo->gpus[i].at.numa < 0);
+        const tsri_topo_gpu *gpu = &g->topo->gpus[i];
+
+        no_numa = no_numa || (gpu->visible && gpu->at.numa < 0);
+        no_package = no_package || (gpu->visible && gpu->at.numa < 0 && gpu->at.package < 0);
     }
     TSR_TRY(tsri_topo_note_add(
         &plan->notes, false, "islands", "%d: %s%s", plan->island_count, joined[g->rule],
         asked != TSRI_TOPO_RULE_AUTO ? " (asked for)"
         : links                      ? "; the record has no link that joins two of them"
                 : "; the record says nothing of links between GPUs (--islands chooses otherwise)"));
-    if (g->rule == TSRI_TOPO_RULE_NUMA && unknown) {
+    if (places && no_package) {
         TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
-                                   "GPUs whose NUMA node is unknown are taken for one group"));
+                                   "GPUs whose package is unknown are taken for one group"));
+    } else if (g->rule == TSRI_TOPO_RULE_NUMA && no_numa) {
+        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+                                   "GPUs whose NUMA node is unknown are grouped by package"));
     }
     if (g->rule == TSRI_TOPO_RULE_NODE && asked == TSRI_TOPO_RULE_AUTO && plan->island_count > 0 &&
         tsri_topo_visible(g->topo) > 1) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
-                                   "neither links, PCI switches nor NUMA nodes tell which GPUs are "
-                                   "near: traffic of the last axes may be slow"));
+        TSR_TRY(
+            tsri_topo_note_add(&plan->notes, true, "islands",
+                               "neither links, PCI switches, NUMA nodes nor packages tell which "
+                               "GPUs are near: traffic of the last axes may be slow"));
     }
     return TSR_OK;
 }
@@ -218,7 +254,8 @@ tsr_status tsri_topo_find_islands(const tsri_topo *topo, tsri_topo_rule asked, i
             tsri_topo_rule_name(asked),
             asked == TSRI_TOPO_RULE_LINKS    ? "links between GPUs"
             : asked == TSRI_TOPO_RULE_SWITCH ? "PCI bridges"
-                                             : "NUMA nodes of GPUs");
+            : asked == TSRI_TOPO_RULE_NUMA   ? "NUMA nodes of GPUs"
+                                             : "packages of GPUs");
     }
     if (asked == TSRI_TOPO_RULE_AUTO) {
         g.rule = TSRI_TOPO_RULE_LINKS;

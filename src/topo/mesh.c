@@ -14,26 +14,30 @@ typedef struct view {
     const tsri_topo_plan *plan;
     const tsr_mesh *mesh;
     int local, size;
+    int *rank;   /* [size] of the group that is looked at */
+    int *leaves; /* [size] does the ring go to another host behind this rank? */
+    int *enters; /* [size] and does it come from one before it? */
+    int *load;   /* [nic_count] */
 } view;
 
-/* The worst of what was seen between members of a group. */
-typedef struct between {
-    int hosts;
+/* The worst hop of the rings that an axis's groups make in their own order. */
+typedef struct hops {
+    int hosts; /* the most that a group spans */
     int near;
-    bool linked;  /* every pair has a link */
-    bool links;   /* some pair has one */
-    bool unknown; /* of some pair the bandwidth is unknown */
-    bool islands; /* some group spans islands */
-    double gb_s;
-} between;
+    bool linked;  /* every hop inside a host has a link */
+    bool links;   /* some hop has one */
+    bool unknown; /* of some hop inside a host the bandwidth is unknown */
+    bool islands; /* some hop goes to another island */
+    double gb_s;  /* of hops inside a host */
+} hops;
 
 static double least(double a, double b)
 {
     return a < b ? a : b;
 }
 
-/* A pair on one host. */
-static void see_pair(const view *v, int a, int b, between *seen)
+/* From one rank to another of its host. */
+static void see_inside(const view *v, int a, int b, hops *seen)
 {
     const tsri_topo_place *p = &v->plan->places[a % v->local];
     const tsri_topo_place *q = &v->plan->places[b % v->local];
@@ -60,51 +64,120 @@ static void see_pair(const view *v, int a, int b, between *seen)
     gb_s = gb_s > 0.0 ? gb_s : least(x->pci_gb_s, y->pci_gb_s);
     seen->near = near < seen->near ? near : seen->near;
     seen->unknown = seen->unknown || gb_s <= 0.0;
-    seen->gb_s = least(gb_s, seen->gb_s);
+    seen->gb_s = gb_s > 0.0 ? least(gb_s, seen->gb_s) : seen->gb_s;
 }
 
-static int host_span(const view *v, const int *ranks, int count)
+/* The ring of one group. */
+static void see_group(const view *v, int count, hops *seen)
 {
     int hosts = 1;
 
-    for (int i = 1; i < count; i++) { /* ranks ascend along an axis */
-        hosts += ranks[i] / v->local != ranks[i - 1] / v->local;
-    }
-    return hosts;
-}
+    for (int i = 0; i < count && count > 1; i++) {
+        const int from = v->rank[i];
+        const int to = v->rank[(i + 1) % count];
+        const bool crosses = from / v->local != to / v->local;
 
-static void see_group(const view *v, const int *ranks, int count, between *seen)
-{
-    const int hosts = host_span(v, ranks, count);
-
-    seen->hosts = hosts > seen->hosts ? hosts : seen->hosts;
-    for (int i = 0; i < count && hosts == 1; i++) {
-        for (int k = 0; k < i; k++) {
-            see_pair(v, ranks[i], ranks[k], seen);
+        v->leaves[from] = crosses;
+        v->enters[to] = crosses;
+        hosts += crosses && i + 1 < count; /* ranks ascend along an axis */
+        if (!crosses) {
+            see_inside(v, from, to, seen);
         }
     }
+    seen->hosts = hosts > seen->hosts ? hosts : seen->hosts;
+}
+
+/* ---- the network ---- */
+
+/* One port may be a function of a card whose PCI link another one shares. */
+static bool same_card(const tsri_topo_device *a, const tsri_topo_device *b)
+{
+    const char *dot = strrchr(a->busid, '.');
+    const size_t length = dot != NULL ? (size_t)(dot - a->busid) + 1 : 0;
+
+    return a == b || (length > 0 && strncmp(a->busid, b->busid, length) == 0);
+}
+
+/* What one of the ranks that load a NIC gets of it; 0: unknown. */
+static double share_of(const view *v, int nic)
+{
+    const tsri_topo_nic *n = &v->topo->nics[nic];
+    int on_card = 0;
+
+    for (int i = 0; i < v->topo->nic_count; i++) {
+        on_card += same_card(&n->at, &v->topo->nics[i].at) ? v->load[i] : 0;
+    }
+    const double port = n->gb_s / v->load[nic];
+    const double card = n->at.pci_gb_s / on_card;
+
+    return port <= 0.0 ? card : card <= 0.0 ? port : least(port, card);
+}
+
+/* The least that a rank gets, of those of a host which cross; *shared_out: the most that share. */
+static double least_share(const view *v, int host, const int *crosses, int *shared_out)
+{
+    double result = 1e30;
+
+    memset(v->load, 0, (size_t)v->topo->nic_count * sizeof(*v->load));
+    for (int i = 0; i < v->local; i++) {
+        const tsri_topo_place *p = &v->plan->places[i];
+
+        for (int k = 0; k < p->nic_count; k++) {
+            v->load[v->plan->nics[p->nic_first + k]] += crosses[host * v->local + i];
+        }
+    }
+    for (int i = 0; i < v->local; i++) {
+        const tsri_topo_place *p = &v->plan->places[i];
+        double sum = 0.0;
+
+        if (!crosses[host * v->local + i]) {
+            continue;
+        }
+        for (int k = 0; k < p->nic_count; k++) {
+            const int nic = v->plan->nics[p->nic_first + k];
+
+            sum += share_of(v, nic);
+            *shared_out = v->load[nic] > *shared_out ? v->load[nic] : *shared_out;
+        }
+        /* It also has to come off its GPU. */
+        const double gpu = p->gpu >= 0 ? v->topo->gpus[p->gpu].at.pci_gb_s : 0.0;
+
+        result = least(gpu > 0.0 ? least(sum, gpu) : sum, result);
+    }
+    return result;
+}
+
+static int used_nics(const view *v)
+{
+    int count = 0;
+
+    for (int nic = 0; nic < v->topo->nic_count; nic++) {
+        bool used = false;
+
+        for (int i = 0; i < v->local; i++) {
+            const tsri_topo_place *p = &v->plan->places[i];
+
+            for (int k = 0; k < p->nic_count; k++) {
+                used = used || v->plan->nics[p->nic_first + k] == nic;
+            }
+        }
+        count += used;
+    }
+    return count;
 }
 
 /* ---- words ---- */
 
-static void say_network(const view *v, const between *seen, tsri_topo_axis *axis)
+static void say_network(const view *v, const hops *seen, tsri_topo_axis *axis)
 {
-    int nics = 0;
-    double slowest = 0.0;
+    const int nics = used_nics(v);
+    double network = 1e30;
+    int shared = 0;
+    char sharing[48] = "";
 
-    for (int i = 0; i < v->plan->place_count; i++) {
-        const int nic = v->plan->places[i].nic;
-        bool known = nic < 0;
-
-        for (int k = 0; k < i && !known; k++) {
-            known = v->plan->places[k].nic == nic;
-        }
-        if (!known) {
-            const double gb_s = v->topo->nics[nic].at.pci_gb_s;
-
-            slowest = nics == 0 ? gb_s : least(slowest, gb_s);
-            nics++;
-        }
+    for (int host = 0; host < v->size / v->local; host++) {
+        network = least(least_share(v, host, v->leaves, &shared), network);
+        network = least(least_share(v, host, v->enters, &shared), network);
     }
     if (nics > 0) {
         (void)snprintf(axis->over, sizeof(axis->over), "network, %d NIC%s a host", nics,
@@ -112,12 +185,18 @@ static void say_network(const view *v, const between *seen, tsri_topo_axis *axis
     } else {
         (void)snprintf(axis->over, sizeof(axis->over), "network");
     }
-    axis->gb_s = slowest;
-    (void)snprintf(axis->reason, sizeof(axis->reason), "groups span %d hosts%s", seen->hosts,
-                   slowest > 0.0 ? "; at most what the NIC's PCI link carries" : "");
+    if (shared > 1) {
+        (void)snprintf(sharing, sizeof(sharing), ", shared by %d groups", shared);
+    }
+    axis->gb_s = least(network, seen->gb_s);
+    (void)snprintf(axis->reason, sizeof(axis->reason), "groups span %d hosts%s%s", seen->hosts,
+                   network <= 0.0         ? ""
+                   : seen->gb_s < network ? "; inside a host some hop has less than the NICs"
+                                          : "; at most what a rank's NICs carry",
+                   network > 0.0 && network <= seen->gb_s ? sharing : "");
 }
 
-static void say_inside(const view *v, const between *seen, tsri_topo_axis *axis)
+static void say_inside(const view *v, const hops *seen, tsri_topo_axis *axis)
 {
     const bool gpus = v->plan->places[0].gpu >= 0;
 
@@ -138,7 +217,7 @@ static void say_inside(const view *v, const between *seen, tsri_topo_axis *axis)
                    seen->islands ? "across islands" : "inside an island");
 }
 
-static void say(const view *v, const between *seen, tsri_topo_axis *axis)
+static void say(const view *v, const hops *seen, tsri_topo_axis *axis)
 {
     axis->hosts = seen->hosts;
     if (axis->size == 1) {
@@ -153,7 +232,7 @@ static void say(const view *v, const between *seen, tsri_topo_axis *axis)
 
 /* ---- an axis ---- */
 
-static tsr_status raise_tp(const view *v, const tsri_topo_axis *axis, const between *seen)
+static tsr_status raise_tp(const view *v, const tsri_topo_axis *axis, const hops *seen)
 {
     const int divisor = tsri_topo_island_divisor(v->plan);
     char legal[128];
@@ -180,22 +259,24 @@ static tsr_status raise_tp(const view *v, const tsri_topo_axis *axis, const betw
 }
 
 /* Look at each group of the axis once: at its first rank. */
-static tsr_status see_axis(const view *v, int index, int *ranks, tsri_topo_axis *axis)
+static tsr_status see_axis(const view *v, int index, tsri_topo_axis *axis)
 {
-    between seen = {.hosts = 1, .near = TSRI_TOPO_SAME_SWITCH, .linked = true, .gb_s = 1e30};
+    hops seen = {.hosts = 1, .near = TSRI_TOPO_SAME_SWITCH, .linked = true, .gb_s = 1e30};
 
     axis->size = tsr_mesh_axis_size(v->mesh, index);
     axis->group_count = v->size / axis->size;
     (void)snprintf(axis->name, sizeof(axis->name), "%s", tsr_mesh_axis_name(v->mesh, index));
     TSR_TRY(tsri_alloc((size_t)axis->size, sizeof(int), &axis->ranks));
+    memset(v->leaves, 0, (size_t)v->size * sizeof(int));
+    memset(v->enters, 0, (size_t)v->size * sizeof(int));
     for (int rank = 0; rank < v->size; rank++) {
-        TSR_TRY(tsr_mesh_axis_ranks(v->mesh, index, rank, ranks));
-        if (ranks[0] != rank) {
+        TSR_TRY(tsr_mesh_axis_ranks(v->mesh, index, rank, v->rank));
+        if (v->rank[0] != rank) {
             continue;
         }
-        see_group(v, ranks, axis->size, &seen);
+        see_group(v, axis->size, &seen);
         if (rank == 0) {
-            memcpy(axis->ranks, ranks, (size_t)axis->size * sizeof(int));
+            memcpy(axis->ranks, v->rank, (size_t)axis->size * sizeof(int));
         }
     }
     if (strcmp(axis->name, "tp") == 0 && axis->size > 1 && (seen.hosts > 1 || seen.islands)) {
@@ -205,18 +286,24 @@ static tsr_status see_axis(const view *v, int index, int *ranks, tsri_topo_axis 
     return TSR_OK;
 }
 
-static tsr_status fill(const view *v, tsri_topo_mesh *out)
+static tsr_status fill(view *v, tsri_topo_mesh *out)
 {
-    int *ranks = NULL;
+    const size_t size = (size_t)v->size;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_alloc((size_t)v->size, sizeof(int), &ranks));
+    TSR_TRY_GOTO(status, tsri_alloc(size, sizeof(int), &v->rank), out);
+    TSR_TRY_GOTO(status, tsri_alloc(size, sizeof(int), &v->leaves), out);
+    TSR_TRY_GOTO(status, tsri_alloc(size, sizeof(int), &v->enters), out);
+    TSR_TRY_GOTO(status, tsri_alloc((size_t)v->topo->nic_count, sizeof(int), &v->load), out);
     for (int i = 0; i < tsr_mesh_axis_count(v->mesh); i++) {
         out->axis_count = i + 1;
-        TSR_TRY_GOTO(status, see_axis(v, i, ranks, &out->axes[i]), out);
+        TSR_TRY_GOTO(status, see_axis(v, i, &out->axes[i]), out);
     }
 out:
-    tsri_free(&ranks);
+    tsri_free(&v->rank);
+    tsri_free(&v->leaves);
+    tsri_free(&v->enters);
+    tsri_free(&v->load);
     return status;
 }
 

@@ -28,7 +28,7 @@ typedef struct tsri_topo_axis {
     int size, group_count;
     int *ranks;     /* [size] of rank 0's group */
     int hosts;      /* the most hosts that a group spans */
-    double gb_s;    /* the least between two members, at most; 0: unknown */
+    double gb_s;    /* of the ring that a group's order makes, at most; 0: unknown */
     char over[128]; /* "NVLink through switches", "the same NUMA node", "network: mlx5_0" */
     char reason[192];
 } tsri_topo_axis;

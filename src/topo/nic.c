@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* A NIC for every GPU.
+/* NICs for every GPU.
  *
  * Only NICs that are as near to a GPU as any are its candidates. Among them load is spread by a
  * semi-matching: each GPU in turn is given the least loaded NIC that an alternating path reaches,
  * which moves earlier GPUs along the path. That leaves the loads as even as they can be, where
- * nearest-first would put neighbours on one NIC and leave another idle. */
+ * nearest-first would put neighbours on one NIC and leave another idle. A NIC that is left over
+ * goes to a GPU that has fewest: some machines have four for each. */
 #include "plan_priv.h"
 
 #include "base/base.h"
@@ -99,6 +100,104 @@ static void assign(matching *m, int place)
     }
 }
 
+/* Give NICs without a GPU to candidates; owner[nic] is the place that a NIC is given to, or -1. */
+static void give_rest(matching *m, int *owner)
+{
+    for (int nic = 0; nic < m->topo->nic_count; nic++) {
+        int best = -1;
+
+        owner[nic] = -1;
+        for (int i = 0; i < m->plan->place_count && m->load[nic] == 0; i++) {
+            const tsri_topo_place *p = &m->plan->places[i];
+
+            if (is_candidate(m, i, nic) &&
+                (best < 0 || p->nic_count < m->plan->places[best].nic_count)) {
+                best = i;
+            }
+        }
+        if (best >= 0) {
+            owner[nic] = best;
+            m->load[nic] = 1;
+            m->plan->places[best].nic_count++;
+        }
+    }
+}
+
+/* The list of each place: what the matching gave it, then the rest. */
+static tsr_status list_nics(matching *m)
+{
+    tsri_topo_plan *plan = m->plan;
+    int *owner = m->from; /* no longer in use */
+    int count = 0;
+
+    for (int i = 0; i < plan->place_count; i++) {
+        plan->places[i].nic_count = plan->places[i].nic >= 0;
+    }
+    give_rest(m, owner);
+    TSR_TRY(tsri_alloc((size_t)plan->place_count + (size_t)m->topo->nic_count, sizeof(int),
+                       &plan->nics));
+    for (int i = 0; i < plan->place_count; i++) {
+        tsri_topo_place *p = &plan->places[i];
+
+        p->nic_first = count;
+        if (p->nic >= 0) {
+            plan->nics[count++] = p->nic;
+        }
+        for (int nic = 0; nic < m->topo->nic_count; nic++) {
+            if (owner[nic] == i) {
+                plan->nics[count++] = nic;
+            }
+        }
+    }
+    return TSR_OK;
+}
+
+/* Of how many GPUs is the nearest NIC in another package, and of how many is that unknown? */
+static void count_far(const matching *m, int *other_node, int *far, int *unknown)
+{
+    for (int i = 0; i < m->plan->place_count; i++) {
+        const tsri_topo_place *p = &m->plan->places[i];
+        const tsri_topo_device *gpu = gpu_of(m, i);
+        const tsri_topo_device *nic = &m->topo->nics[p->nic].at;
+        const bool known = gpu->package >= 0 && nic->package >= 0;
+
+        *other_node += p->nic_near == TSRI_TOPO_SAME_PACKAGE && gpu->numa >= 0 && nic->numa >= 0;
+        *far += p->nic_near == TSRI_TOPO_APART && known;
+        *unknown += p->nic_near == TSRI_TOPO_APART && !known;
+    }
+}
+
+static tsr_status note_far(const matching *m)
+{
+    tsri_topo_notes *notes = &m->plan->notes;
+    const int count = m->plan->place_count;
+    int other_node = 0;
+    int far = 0;
+    int unknown = 0;
+
+    count_far(m, &other_node, &far, &unknown);
+    if (other_node > 0) {
+        TSR_TRY(
+            tsri_topo_note_add(notes, false, "nic",
+                               "%d of %d GPUs have the nearest NIC on another NUMA node of their "
+                               "package",
+                               other_node, count));
+    }
+    if (far > 0) {
+        TSR_TRY(tsri_topo_note_add(notes, true, "nic",
+                                   "%d of %d GPUs have no NIC in their package: their traffic to "
+                                   "other hosts crosses the processors' link",
+                                   far, count));
+    }
+    if (unknown > 0) {
+        TSR_TRY(tsri_topo_note_add(notes, true, "nic",
+                                   "of %d of %d GPUs the record does not say whether a NIC is in "
+                                   "their package",
+                                   unknown, count));
+    }
+    return TSR_OK;
+}
+
 static tsr_status note_nics(const matching *m)
 {
     const tsri_topo_plan *plan = m->plan;
@@ -106,8 +205,10 @@ static tsr_status note_nics(const matching *m)
                                         "OpenFabrics devices"};
     int used = 0;
     int most = 0;
-    int far = 0;
     int count = 0;
+    int fewest_own = plan->places[0].nic_count;
+    int most_own = 0;
+    char own[48] = "";
 
     for (int i = 0; i < m->topo->nic_count; i++) {
         used += m->load[i] > 0;
@@ -115,19 +216,37 @@ static tsr_status note_nics(const matching *m)
         count += counts(m, i);
     }
     for (int i = 0; i < plan->place_count; i++) {
-        far += plan->places[i].nic_near < TSRI_TOPO_SAME_NUMA;
+        const int has = plan->places[i].nic_count;
+
+        fewest_own = has < fewest_own ? has : fewest_own;
+        most_own = has > most_own ? has : most_own;
+    }
+    if (most_own > 1) {
+        (void)snprintf(own, sizeof(own),
+                       fewest_own < most_own ? ", %d to %d for each GPU" : ", %d for each GPU",
+                       fewest_own, most_own);
     }
     TSR_TRY(tsri_topo_note_add(&m->plan->notes, false, "nic",
                                "each GPU has the NIC of the deepest common PCI ancestor, ties "
-                               "spread by a matching: %d of %d %s used, at most %d GPU%s on one",
-                               used, count, kinds[m->kind], most, most == 1 ? "" : "s"));
-    if (far > 0) {
-        TSR_TRY(tsri_topo_note_add(&m->plan->notes, true, "nic",
-                                   "%d of %d GPUs have no NIC on their NUMA node: their traffic "
-                                   "to other hosts crosses the processors' link",
-                                   far, plan->place_count));
-    }
+                               "spread by a matching: %d of %d %s used%s, at most %d GPU%s on one",
+                               used, count, kinds[m->kind], own, most, most == 1 ? "" : "s"));
+    TSR_TRY(note_far(m));
     return TSR_OK;
+}
+
+/* The best kind that there is, and no management interface beside it. */
+static void choose_kind(matching *m)
+{
+    const tsri_topo *t = m->topo;
+
+    for (int i = 0; i < t->nic_count; i++) {
+        m->kind = t->nics[i].kind > m->kind ? t->nics[i].kind : m->kind;
+    }
+    for (int i = 0; i < t->nic_count; i++) {
+        const double share = TSRI_TOPO_LINK_SHARE * t->nics[i].at.pci_gb_s;
+
+        m->least_gb_s = t->nics[i].kind == m->kind && share > m->least_gb_s ? share : m->least_gb_s;
+    }
 }
 
 tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_plan *plan)
@@ -143,14 +262,7 @@ tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_plan *plan)
     if (plan->place_count == 0 || plan->places[0].gpu < 0) {
         return TSR_OK;
     }
-    for (int i = 0; i < topo->nic_count; i++) {
-        m.kind = topo->nics[i].kind > m.kind ? topo->nics[i].kind : m.kind;
-    }
-    for (int i = 0; i < topo->nic_count; i++) {
-        const double share = TSRI_TOPO_LINK_SHARE * topo->nics[i].at.pci_gb_s;
-
-        m.least_gb_s = topo->nics[i].kind == m.kind && share > m.least_gb_s ? share : m.least_gb_s;
-    }
+    choose_kind(&m);
     TSR_TRY(tsri_alloc(nics, sizeof(int), &m.load));
     TSR_TRY_GOTO(status, tsri_alloc(nics, sizeof(int), &m.from), out);
     TSR_TRY_GOTO(status, tsri_alloc(nics, sizeof(int), &m.queue), out);
@@ -158,6 +270,7 @@ tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_plan *plan)
         find_nearest(&m, i);
         assign(&m, i);
     }
+    TSR_TRY_GOTO(status, list_nics(&m), out);
     TSR_TRY_GOTO(status, note_nics(&m), out);
 out:
     tsri_free(&m.load);

@@ -3,8 +3,9 @@
 /* Which GPU has which rank.
  *
  * Islands stay together. In an island the next rank is the GPU that is nearest to the one before:
- * same NUMA node first, then the largest link, then the lowest PCI branch, then PCI order. So a
- * pair, or any other run of consecutive ranks, is as near as the machine allows. */
+ * same NUMA node first, then the same package, then the largest link, then the lowest PCI branch,
+ * then PCI order. So a pair, or any other run of consecutive ranks, is as near as the machine
+ * allows. */
 #include "plan_priv.h"
 
 #include "base/base.h"
@@ -46,18 +47,24 @@ static int next_island(const tsri_topo *t, const int *island, const bool *taken,
     return best;
 }
 
+/* 2: the same NUMA node; 1: the same package. */
+static int at_home(const tsri_topo_device *a, const tsri_topo_device *b)
+{
+    return a->numa >= 0 && a->numa == b->numa ? 2 : a->package == b->package ? 1 : 0;
+}
+
 static bool is_nearer(const tsri_topo *t, int from, int a, int b)
 {
     const tsri_topo_device *d = &t->gpus[from].at;
     const tsri_topo_device *x = &t->gpus[a].at;
     const tsri_topo_device *y = &t->gpus[b].at;
-    const bool x_home = x->numa == d->numa;
-    const bool y_home = y->numa == d->numa;
+    const int x_home = at_home(d, x);
+    const int y_home = at_home(d, y);
     const double x_link = tsri_topo_link(t, from, a);
     const double y_link = tsri_topo_link(t, from, b);
 
     if (x_home != y_home) {
-        return x_home;
+        return x_home > y_home;
     }
     if (x_link > y_link || x_link < y_link) {
         return x_link > y_link;

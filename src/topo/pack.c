@@ -78,9 +78,10 @@ static json_t *gpus_json(const tsri_topo *t)
         const tsri_topo_gpu *g = &t->gpus[i];
 
         (void)json_array_append_new(
-            list, json_pack("{s:o, s:i, s:i, s:I, s:b, s:b}", "at", device_json(&g->at), "device",
-                            g->device, "nvml", g->nvml, "memory_bytes", (json_int_t)g->memory_bytes,
-                            "visible", (int)g->visible, "opencl", (int)g->opencl));
+            list, json_pack("{s:o, s:i, s:i, s:i, s:I, s:b, s:b, s:b}", "at", device_json(&g->at),
+                            "device", g->device, "nvml", g->nvml, "vendor", g->vendor,
+                            "memory_bytes", (json_int_t)g->memory_bytes, "visible", (int)g->visible,
+                            "opencl", (int)g->opencl, "opencl_alone", (int)g->opencl_alone));
     }
     return list;
 }
@@ -90,8 +91,10 @@ static json_t *nics_json(const tsri_topo *t)
     json_t *list = json_array();
 
     for (int i = 0; i < t->nic_count; i++) {
-        (void)json_array_append_new(list, json_pack("{s:o, s:i}", "at", device_json(&t->nics[i].at),
-                                                    "kind", (int)t->nics[i].kind));
+        const tsri_topo_nic *n = &t->nics[i];
+
+        (void)json_array_append_new(list, json_pack("{s:o, s:i, s:f}", "at", device_json(&n->at),
+                                                    "kind", (int)n->kind, "gb_s", n->gb_s));
     }
     return list;
 }
@@ -268,6 +271,20 @@ static tsr_status read_cores(const json_t *o, const char *name, tsri_topo *t)
     return TSR_OK;
 }
 
+static tsr_status read_gpu(const json_t *entry, const char *name, const tsri_topo *t,
+                           tsri_topo_gpu *g)
+{
+    TSR_TRY(read_device(entry, name, t, &g->at));
+    TSR_TRY(get_int(entry, "device", name, -1, INT32_MAX, &g->device));
+    TSR_TRY(get_int(entry, "nvml", name, -1, INT32_MAX, &g->nvml));
+    TSR_TRY(get_int(entry, "vendor", name, 0, UINT16_MAX, &g->vendor));
+    TSR_TRY(tsri_json_int(entry, "memory_bytes", name, &g->memory_bytes));
+    TSR_TRY(tsri_json_bool(entry, "visible", name, &g->visible));
+    TSR_TRY(tsri_json_bool(entry, "opencl", name, &g->opencl));
+    TSR_TRY(tsri_json_bool(entry, "opencl_alone", name, &g->opencl_alone));
+    return TSR_OK;
+}
+
 static tsr_status read_gpus(const json_t *o, const char *name, tsri_topo *t)
 {
     json_t *list = NULL;
@@ -278,15 +295,7 @@ static tsr_status read_gpus(const json_t *o, const char *name, tsri_topo *t)
                          TSRI_TOPO_MAX_GPUS);
     }
     for (int i = 0; i < t->gpu_count; i++) {
-        const json_t *entry = json_array_get(list, (size_t)i);
-        tsri_topo_gpu *g = &t->gpus[i];
-
-        TSR_TRY(read_device(entry, name, t, &g->at));
-        TSR_TRY(get_int(entry, "device", name, -1, INT32_MAX, &g->device));
-        TSR_TRY(get_int(entry, "nvml", name, -1, INT32_MAX, &g->nvml));
-        TSR_TRY(tsri_json_int(entry, "memory_bytes", name, &g->memory_bytes));
-        TSR_TRY(tsri_json_bool(entry, "visible", name, &g->visible));
-        TSR_TRY(tsri_json_bool(entry, "opencl", name, &g->opencl));
+        TSR_TRY(read_gpu(json_array_get(list, (size_t)i), name, t, &t->gpus[i]));
     }
     return TSR_OK;
 }
@@ -303,6 +312,7 @@ static tsr_status read_nics(const json_t *o, const char *name, tsri_topo *t)
         TSR_TRY(read_device(entry, name, t, &t->nics[i].at));
         TSR_TRY(get_int(entry, "kind", name, 0, TSRI_TOPO_NIC_OPENFABRICS, &kind));
         t->nics[i].kind = (tsri_topo_nic_kind)kind;
+        TSR_TRY(tsri_json_number(entry, "gb_s", name, &t->nics[i].gb_s));
     }
     return TSR_OK;
 }

@@ -38,8 +38,8 @@ void tsri_topo_notes_free(tsri_topo_notes *notes)
 
 /* ---- small texts and numbers ---- */
 
-static const char *const rule_names[TSRI_TOPO_RULE_COUNT] = {"auto", "links", "switch", "numa",
-                                                             "node"};
+static const char *const rule_names[TSRI_TOPO_RULE_COUNT] = {"auto", "links",   "switch",
+                                                             "numa", "package", "node"};
 
 const char *tsri_topo_rule_name(tsri_topo_rule rule)
 {
@@ -56,8 +56,9 @@ tsr_status tsri_topo_rule_parse(const char *text, tsri_topo_rule *out)
     }
     const char *near = tsri_nearest(text, rule_names, TSRI_TOPO_RULE_COUNT);
 
-    return TSR_RAISE(TSR_ERR_INVALID, "islands \"%s\": wants auto, links, switch, numa or node%s%s",
-                     text, near != NULL ? "; nearest: " : "", near != NULL ? near : "");
+    return TSR_RAISE(TSR_ERR_INVALID,
+                     "islands \"%s\": wants auto, links, switch, numa, package or node%s%s", text,
+                     near != NULL ? "; nearest: " : "", near != NULL ? near : "");
 }
 
 int tsri_topo_island_size(const tsri_topo_plan *plan, int island)
@@ -104,75 +105,48 @@ const char *tsri_topo_divisors(int number, char *text, size_t size)
     return text;
 }
 
+/* Behind the last of the values that are as far apart as those at first and behind it. */
+static int run_end(const int *values, int count, int first)
+{
+    int end = first + 1;
+
+    while (end < count && values[end] - values[end - 1] == values[first + 1] - values[first]) {
+        end++;
+    }
+    return end;
+}
+
 const char *tsri_topo_ranges(const int *values, int count, char *text, size_t size)
 {
+    enum {
+        STRIDED = 5 /* so many are shorter as a range, and not easier as a list */
+    };
     size_t used = 0;
 
     text[0] = '\0';
-    for (int i = 0; i < count && used + 4 < size;) {
-        int last = i;
+    for (int i = 0; i < count;) {
+        char part[48];
+        int end = run_end(values, count, i);
+        const int step = end > i + 1 ? values[i + 1] - values[i] : 0;
 
-        while (last + 1 < count && values[last + 1] == values[last] + 1) {
-            last++;
+        if (step == 1 || (step > 1 && end - i >= STRIDED)) {
+            (void)snprintf(part, sizeof(part), step > 1 ? "%d-%d:%d" : "%d-%d", values[i],
+                           values[end - 1], step);
+        } else {
+            (void)snprintf(part, sizeof(part), "%d", values[i]);
+            end = i + 1;
         }
-        used += (size_t)snprintf(text + used, size - used, last > i ? "%s%d-%d" : "%s%d",
-                                 used > 0 ? "," : "", values[i], values[last]);
-        i = last + 1;
+        if (used + strlen(part) + sizeof(",...") >= size) {
+            (void)snprintf(text + used, size - used, used > 0 ? ",..." : "...");
+            return text;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", part);
+        i = end;
     }
     return text;
 }
 
 /* ---- the plan ---- */
-
-static tsr_status note_hidden(const tsri_topo *topo, tsri_topo_plan *plan)
-{
-    int hidden[TSRI_TOPO_MAX_GPUS];
-    int count = 0;
-    char text[256];
-
-    for (int i = 0; i < topo->gpu_count; i++) {
-        if (!topo->gpus[i].visible) {
-            hidden[count++] = i;
-        }
-    }
-    if (count > 0) {
-        TSR_TRY(tsri_topo_note_add(
-            &plan->notes, true, "gpus",
-            "%d of %d GPUs on the bus (GPU %s) cannot be opened here: a control group or a "
-            "setting such as CUDA_VISIBLE_DEVICES hides them; direct traffic to them fails, so "
-            "ask the batch system for GPUs per node, not per task",
-            count, topo->gpu_count, tsri_topo_ranges(hidden, count, text, sizeof(text))));
-    }
-    return TSR_OK;
-}
-
-static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
-{
-    int last = -1;
-    bool differ = false;
-    bool unknown = false;
-
-    for (int i = 0; i < topo->gpu_count; i++) {
-        const tsri_topo_gpu *g = &topo->gpus[i];
-
-        unknown = unknown || (g->visible && g->device < 0);
-        differ = differ || (g->visible && g->device >= 0 && g->device < last);
-        last = g->visible && g->device > last ? g->device : last;
-    }
-    if (unknown) {
-        TSR_TRY(tsri_topo_note_add(
-            &plan->notes, false, "gpus",
-            "the record has no device numbers; with CUDA_DEVICE_ORDER=PCI_BUS_ID devices are "
-            "numbered in the order of GPUs that are not hidden"));
-    }
-    if (differ) {
-        TSR_TRY(tsri_topo_note_add(
-            &plan->notes, true, "gpus",
-            "devices are not numbered in PCI order: open the number shown beside each GPU, or set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
-    }
-    return TSR_OK;
-}
 
 static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_plan *plan)
 {
@@ -187,7 +161,7 @@ static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_plan *plan)
 
 static tsr_status note_order(const tsri_topo *topo, tsri_topo_plan *plan)
 {
-    int gpus[TSRI_TOPO_MAX_GPUS];
+    int gpus[TSRI_TOPO_MAX_GPUS] = {0};
     char text[256];
 
     if (plan->place_count == 0 || plan->places[0].gpu < 0) {
@@ -279,8 +253,7 @@ static tsr_status place(const tsri_topo *topo, const tsri_topo_ask *ask, int gpu
                         tsri_topo_plan *plan)
 {
     if (!ask->cores_only) {
-        TSR_TRY(note_hidden(topo, plan));
-        TSR_TRY(note_numbers(topo, plan));
+        TSR_TRY(tsri_topo_note_gpus(topo, plan));
     }
     if (gpus >= plan->place_count) {
         TSR_TRY(place_on_gpus(topo, ask->islands, plan));
@@ -331,6 +304,7 @@ void tsri_topo_plan_free(tsri_topo_plan **pointer)
     }
     tsri_free(&plan->places);
     tsri_free(&plan->cores);
+    tsri_free(&plan->nics);
     tsri_topo_notes_free(&plan->notes);
     tsri_free(&plan);
 }

@@ -5,10 +5,10 @@
  * Where the ranks of one machine go, and why: islands, rank order, NICs, cores.
  *
  * An island is a set of GPUs among which traffic is fastest: a connected part of the link graph,
- * else what one PCI switch joins, else a NUMA node, else the whole machine. Ranks are numbered
- * island by island, and in an island NUMA node by NUMA node, so that ranks with near numbers are
- * near; the last axes of a mesh, whose ranks are consecutive, are then the nearest. Without GPUs,
- * or with more ranks than GPUs, ranks stand on cores and the machine is one island.
+ * else what one PCI switch joins, else a NUMA node, else a package, else the whole machine. Ranks
+ * are numbered island by island, and in an island NUMA node by NUMA node, so that ranks with near
+ * numbers are near; the last axes of a mesh, whose ranks are consecutive, are then the nearest.
+ * Without GPUs, or with more ranks than GPUs, ranks stand on cores and the machine is one island.
  *
  * Threads: a plan does not change once made.
  */
@@ -21,6 +21,7 @@ typedef enum tsri_topo_rule {
     TSRI_TOPO_RULE_LINKS,
     TSRI_TOPO_RULE_SWITCH,
     TSRI_TOPO_RULE_NUMA,
+    TSRI_TOPO_RULE_PACKAGE,
     TSRI_TOPO_RULE_NODE,
     TSRI_TOPO_RULE_COUNT
 } tsri_topo_rule;
@@ -39,8 +40,9 @@ typedef struct tsri_topo_ask {
 typedef struct tsri_topo_place {
     int gpu;
     int island;
-    int numa; /* of the GPU, or of the cores */
-    int nic, nic_near;
+    int numa;                   /* of the GPU, or of the cores */
+    int nic, nic_near;          /* the first of its NICs; how near all of them are */
+    int nic_first, nic_count;   /* in plan->nics */
     int core_first, core_count; /* in plan->cores; no cores: the rank is not bound */
 } tsri_topo_place;
 
@@ -63,6 +65,7 @@ typedef struct tsri_topo_plan {
     tsri_topo_rule rule; /* never AUTO */
     int *cores;          /* the ranks' cores, rank by rank; indices */
     int core_count;
+    int *nics; /* the ranks' NICs, rank by rank; indices */
     tsri_topo_notes notes;
 } tsri_topo_plan;
 
@@ -72,7 +75,7 @@ tsr_status tsri_topo_plan_create(const tsri_topo *topo, const tsri_topo_ask *ask
                                  tsri_topo_plan **out);
 void tsri_topo_plan_free(tsri_topo_plan **pointer);
 
-/** "links", "switch", "numa", "node"; what --islands takes. */
+/** "links", "switch", "numa", "package", "node"; what --islands takes. */
 const char *tsri_topo_rule_name(tsri_topo_rule rule);
 /** TSR_ERR_INVALID names the nearest. */
 tsr_status tsri_topo_rule_parse(const char *text, tsri_topo_rule *out);
@@ -83,7 +86,8 @@ int tsri_topo_island_size(const tsri_topo_plan *plan, int island);
 int tsri_topo_island_divisor(const tsri_topo_plan *plan);
 /** "1, 2, 4": the divisors of number into text; returns text. */
 const char *tsri_topo_divisors(int number, char *text, size_t size);
-/** "0-3,6" into text; sorted values. */
+/** "0-3,6" into text; from five values on that are equally far apart, "0-22:2". Ends in "..." if
+ * size is too small. */
 const char *tsri_topo_ranges(const int *values, int count, char *text, size_t size);
 
 tsr_status tsri_topo_note_add(tsri_topo_notes *notes, bool warning, const char *subject,

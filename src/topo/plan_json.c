@@ -19,6 +19,18 @@ static json_t *cores_json(const tsri_topo *t, const tsri_topo_plan *plan, const 
     return list;
 }
 
+static json_t *nics_json(const tsri_topo *t, const tsri_topo_plan *plan, const tsri_topo_place *p)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < p->nic_count; i++) {
+        const tsri_topo_nic *n = &t->nics[plan->nics[p->nic_first + i]];
+
+        (void)json_array_append_new(list, json_string(n->at.name));
+    }
+    return list;
+}
+
 static json_t *place_json(const tsri_topo *t, const tsri_topo_plan *plan, int rank)
 {
     const tsri_topo_place *p = &plan->places[rank];
@@ -31,6 +43,7 @@ static json_t *place_json(const tsri_topo *t, const tsri_topo_plan *plan, int ra
     }
     if (p->nic >= 0) {
         (void)json_object_set_new(tree, "nic", json_string(t->nics[p->nic].at.name));
+        (void)json_object_set_new(tree, "nics", nics_json(t, plan, p));
         (void)json_object_set_new(tree, "nic_near", json_string(tsri_topo_near_text(p->nic_near)));
     }
     return tree;

@@ -124,7 +124,7 @@ void tsri_topo_locate(hwloc_topology_t h, const tsri_topo *topo, hwloc_obj_t obj
     int found = -1;
 
     *numa_out = -1;
-    *package_out = object != NULL ? package_of(h, object) : -1;
+    *package_out = topo->package_count == 1 ? 0 : object != NULL ? package_of(h, object) : -1;
     for (hwloc_obj_t n = NULL;
          object != NULL && object->cpuset != NULL &&
          (n = hwloc_get_next_obj_by_type(h, HWLOC_OBJ_NUMANODE, n)) != NULL;) {
@@ -242,6 +242,7 @@ static tsr_status read_all(hwloc_topology_t h, tsri_topo_source source, tsri_top
     TSR_TRY(tsri_topo_read_links(h, topo));
     if (source == TSRI_TOPO_LIVE) {
         TSR_TRY(tsri_topo_ask_nvml(topo));
+        tsri_topo_ask_rates("/sys", topo);
     }
     tsri_topo_find_hidden(topo);
     return TSR_OK;

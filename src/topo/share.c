@@ -1,42 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* Whole cores for every rank: those of its GPU's NUMA node, divided among the ranks there. Where
- * that cannot be (a node that is unknown, or has fewer allowed cores than ranks) the machine's
- * cores are divided among all; where the machine has fewer cores than ranks nobody is bound. */
+ * that cannot be (a node that is unknown, or has fewer allowed cores than ranks) those of its GPU's
+ * package; else the machine's cores are divided among all; where the machine has fewer cores than
+ * ranks nobody is bound. */
 #include "plan_priv.h"
 
 #include "base/base.h"
 
-static bool is_in(const tsri_topo *t, int core, int numa)
+/* What cores are divided by. */
+typedef enum part {
+    BY_NUMA,
+    BY_PACKAGE,
+    WHOLE
+} part;
+
+static int part_of_core(const tsri_topo *t, part by, int core)
 {
-    return numa < 0 || t->cores[core].numa == numa;
+    return by == BY_NUMA ? t->cores[core].numa : by == BY_PACKAGE ? t->cores[core].package : 0;
 }
 
-/* Divide the cores of numa (-1: all) among the places there, in order. */
-static void divide(const tsri_topo *t, int numa, tsri_topo_plan *plan)
+static int part_of_place(const tsri_topo *t, part by, const tsri_topo_place *p)
+{
+    return by == BY_NUMA ? p->numa : by == BY_PACKAGE ? t->gpus[p->gpu].at.package : 0;
+}
+
+static int count_cores(const tsri_topo *t, part by, int which)
+{
+    int cores = 0;
+
+    for (int i = 0; i < t->core_count; i++) {
+        cores += part_of_core(t, by, i) == which;
+    }
+    return cores;
+}
+
+static int count_places(const tsri_topo *t, const tsri_topo_plan *plan, part by, int which)
 {
     int places = 0;
-    int cores = 0;
+
+    for (int i = 0; i < plan->place_count; i++) {
+        places += part_of_place(t, by, &plan->places[i]) == which;
+    }
+    return places;
+}
+
+/* Divide the cores of a part among the places there, in order. */
+static void divide(const tsri_topo *t, part by, int which, tsri_topo_plan *plan)
+{
+    const int places = count_places(t, plan, by, which);
+    const int cores = count_cores(t, by, which);
     int done = 0;
     int next = 0;
 
     for (int i = 0; i < plan->place_count; i++) {
-        places += numa < 0 || plan->places[i].numa == numa;
-    }
-    for (int i = 0; i < t->core_count; i++) {
-        cores += is_in(t, i, numa);
-    }
-    for (int i = 0; i < plan->place_count; i++) {
         tsri_topo_place *p = &plan->places[i];
 
-        if (numa >= 0 && p->numa != numa) {
+        if (part_of_place(t, by, p) != which) {
             continue;
         }
         p->core_first = plan->core_count;
         p->core_count = cores / places + (done < cores % places ? 1 : 0);
         done++;
         for (int k = 0; k < p->core_count; next++) {
-            if (is_in(t, next, numa)) {
+            if (part_of_core(t, by, next) == which) {
                 plan->cores[plan->core_count++] = next;
                 k++;
             }
@@ -44,16 +71,12 @@ static void divide(const tsri_topo *t, int numa, tsri_topo_plan *plan)
     }
 }
 
-static bool fits_by_numa(const tsri_topo *t, const tsri_topo_plan *plan)
+static bool fits(const tsri_topo *t, const tsri_topo_plan *plan, part by)
 {
     for (int i = 0; i < plan->place_count; i++) {
-        const int numa = plan->places[i].numa;
-        int places = 0;
+        const int which = part_of_place(t, by, &plan->places[i]);
 
-        for (int k = 0; k < plan->place_count; k++) {
-            places += plan->places[k].numa == numa;
-        }
-        if (numa < 0 || t->numas[numa].core_count < places) {
+        if (which < 0 || count_cores(t, by, which) < count_places(t, plan, by, which)) {
             return false;
         }
     }
@@ -102,10 +125,22 @@ static tsr_status note_shares(const tsri_topo *t, const char *where, tsri_topo_p
     return TSR_OK;
 }
 
+/* Divide all cores, or those of each NUMA node or package. */
+static void divide_all(const tsri_topo *t, part by, tsri_topo_plan *plan)
+{
+    const int parts = by == BY_NUMA ? t->numa_count : by == BY_PACKAGE ? t->package_count : 1;
+
+    for (int i = 0; i < parts; i++) {
+        divide(t, by, i, plan);
+    }
+}
+
 tsr_status tsri_topo_share_cores(const tsri_topo *t, tsri_topo_plan *plan)
 {
     const bool gpus = plan->place_count > 0 && plan->places[0].gpu >= 0;
-    const bool by_numa = gpus && fits_by_numa(t, plan);
+    const part by = gpus && fits(t, plan, BY_NUMA)      ? BY_NUMA
+                    : gpus && fits(t, plan, BY_PACKAGE) ? BY_PACKAGE
+                                                        : WHOLE;
 
     if (t->core_count < plan->place_count) {
         TSR_TRY(tsri_topo_note_add(&plan->notes, false, "cores",
@@ -114,22 +149,22 @@ tsr_status tsri_topo_share_cores(const tsri_topo *t, tsri_topo_plan *plan)
                                    t->core_count == 1 ? "" : "s"));
         return TSR_OK;
     }
-    if (by_numa) {
-        for (int i = 0; i < t->numa_count; i++) {
-            divide(t, i, plan);
-        }
+    divide_all(t, by, plan);
+    if (by == BY_NUMA) {
         TSR_TRY(note_shares(t, "its GPU's NUMA node", plan));
         return TSR_OK;
     }
-    divide(t, -1, plan);
     if (gpus) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "cores",
-                                   "a GPU's NUMA node is unknown or has fewer cores than ranks: "
-                                   "the machine's cores are divided among all"));
+        TSR_TRY(tsri_topo_note_add(
+            &plan->notes, true, "cores",
+            "a GPU's NUMA node is unknown or has fewer cores than ranks: "
+            "%s",
+            by == BY_PACKAGE ? "the cores of each package are divided among the ranks there"
+                             : "the machine's cores are divided among all"));
     }
     const int across = straddling(t, plan);
 
-    TSR_TRY(note_shares(t, "the machine", plan));
+    TSR_TRY(note_shares(t, by == BY_PACKAGE ? "its GPU's package" : "the machine", plan));
     if (across > 0) {
         TSR_TRY(tsri_topo_note_add(&plan->notes, true, "cores",
                                    "%d of %d ranks have cores of more than one NUMA node", across,

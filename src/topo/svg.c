@@ -127,7 +127,10 @@ static void draw_gpu(picture *p, int gpu, int x, int y)
     } else if (place >= 0) {
         (void)snprintf(words, sizeof(words), "rank %d", place);
     } else {
-        (void)snprintf(words, sizeof(words), "%s", g->visible ? "not used" : "hidden");
+        (void)snprintf(words, sizeof(words), "%s",
+                       g->visible                           ? "not used"
+                       : g->vendor == tsri_topo_maker(p->t) ? "hidden"
+                                                            : "another maker");
     }
     text(p, x + GPU_W / 2, y + 34, 11, "middle", words);
     text(p, x + GPU_W / 2, y + 50, 9, "middle", g->at.busid);
@@ -142,7 +145,11 @@ static void draw_nic(const picture *p, int nic, int x, int y)
     char words[20];
 
     for (int i = 0; i < p->plan->place_count; i++) {
-        used = used || p->plan->places[i].nic == nic;
+        const tsri_topo_place *place = &p->plan->places[i];
+
+        for (int k = 0; k < place->nic_count; k++) {
+            used = used || p->plan->nics[place->nic_first + k] == nic;
+        }
     }
     box(p, x, y, GPU_W, NIC_H, used ? "#ffffff" : "#f4f4f4", used ? "#444" : "#bbb", "");
     (void)snprintf(words, sizeof(words), "%.15s", d->name[0] != '\0' ? d->name : d->busid);

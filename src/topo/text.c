@@ -11,8 +11,36 @@
 enum {
     COLUMNS = 100,
     LINE_BYTES = 200,
-    MATRIX_MAX = 16 /* GPUs whose links fit a line each */
+    LIST_BYTES = 2048,
+    MATRIX_MAX = 16,   /* GPUs whose links fit a line each */
+    RANK_COLUMNS = 34, /* of a rank's line before its threads */
+    THREADS_MAX = 32,  /* longer lists have a line of their own */
+    GROUP_LEAST = 17,  /* columns of an axis's first group */
+    GROUP_MAX = 32
 };
+
+/* ---- words ---- */
+
+/* text from column indent on, wrapped; the first line has begun at column. */
+static void wrap(const char *text, int column, int indent, FILE *to)
+{
+    while (*text != '\0') {
+        const int length = (int)strcspn(text, " ");
+
+        if (column > indent && column + 1 + length > COLUMNS) {
+            (void)fprintf(to, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            (void)fputc(' ', to);
+            column++;
+        }
+        (void)fprintf(to, "%.*s", length, text);
+        column += length;
+        text += length;
+        text += strspn(text, " ");
+    }
+    (void)fputc('\n', to);
+}
 
 /* ---- a tree of lines ---- */
 
@@ -99,7 +127,7 @@ static void describe(const tsri_topo *t, const tsri_topo_plan *plan, int i, char
     size_t used = 0;
 
     if (i >= t->gpu_count) {
-        (void)snprintf(text, LINE_BYTES, "NIC %-12.24s %s", d->name, d->busid);
+        (void)snprintf(text, LINE_BYTES, "NIC %-12s %s", d->name, d->busid);
         return;
     }
     const tsri_topo_gpu *g = &t->gpus[i];
@@ -117,9 +145,10 @@ static void describe(const tsri_topo *t, const tsri_topo_plan *plan, int i, char
         }
     }
     if (!g->visible) {
-        (void)snprintf(extra + used, sizeof(extra) - used, "  hidden");
+        (void)snprintf(extra + used, sizeof(extra) - used, "  %s",
+                       g->vendor == tsri_topo_maker(t) ? "hidden" : "another maker");
     }
-    (void)snprintf(text, LINE_BYTES, "GPU %-2d %s%s%.32s%s", i, d->busid,
+    (void)snprintf(text, LINE_BYTES, "GPU %-2d %s%s%.42s%s", i, d->busid,
                    d->busid[0] != '\0' && d->name[0] != '\0' ? "  " : "", d->name, extra);
 }
 
@@ -300,53 +329,60 @@ static const char *number(int value, char *text, size_t size)
     return text;
 }
 
+/* "mlx5_0, mlx5_1, the same PCI switch" */
+static const char *nics_text(const tsri_topo *t, const tsri_topo_plan *plan, int rank, char *text,
+                             size_t size)
+{
+    const tsri_topo_place *p = &plan->places[rank];
+    size_t used = 0;
+
+    (void)snprintf(text, size, "-");
+    for (int i = 0; i < p->nic_count && used < size; i++) {
+        const tsri_topo_device *nic = &t->nics[plan->nics[p->nic_first + i]].at;
+
+        used += (size_t)snprintf(text + used, size - used, "%s, ",
+                                 nic->name[0] != '\0' ? nic->name : nic->busid);
+    }
+    if (p->nic_count > 0 && used < size) {
+        (void)snprintf(text + used, size - used, "%s", tsri_topo_near_text(p->nic_near));
+    }
+    return text;
+}
+
 static void print_ranks(const tsri_topo *t, const tsri_topo_plan *plan, FILE *to)
 {
-    (void)fprintf(to, "\nranks of a host\n  rank  island  GPU  device  NUMA  %-34s  threads\n",
-                  "NIC");
+    const char *const names[] = {"threads", "NIC"};
+    char threads[LIST_BYTES];
+    char nics[LIST_BYTES];
+    int width = (int)strlen(names[0]);
+
+    for (int r = 0; r < plan->place_count; r++) {
+        const int length =
+            (int)strlen(tsri_topo_threads_text(t, plan, r, threads, sizeof(threads)));
+
+        width = length > width && length <= THREADS_MAX ? length : width;
+    }
+    (void)fprintf(to, "\nranks of a host\n  rank  island  GPU  device  NUMA  %-*s  %s\n", width,
+                  names[0], names[1]);
     for (int r = 0; r < plan->place_count; r++) {
         const tsri_topo_place *p = &plan->places[r];
-        char threads[32];
-        char nic[64] = "-";
-        char text[4][16];
+        const int indent = RANK_COLUMNS + width + 2;
+        char text[3][16];
 
-        if (p->nic >= 0) {
-            (void)snprintf(nic, sizeof(nic), "%.12s, %s",
-                           t->nics[p->nic].at.name[0] != '\0' ? t->nics[p->nic].at.name
-                                                              : t->nics[p->nic].at.busid,
-                           tsri_topo_near_text(p->nic_near));
-        }
         (void)fprintf(
-            to, "  %4d  %6d  %3s  %6s  %4s  %-34.38s  %s\n", r, p->island,
+            to, "  %4d  %6d  %3s  %6s  %4s  %-*s  ", r, p->island,
             number(p->gpu, text[0], sizeof(text[0])),
             number(p->gpu >= 0 ? t->gpus[p->gpu].device : -1, text[1], sizeof(text[1])),
-            number(p->numa >= 0 ? t->numas[p->numa].os_index : -1, text[2], sizeof(text[2])), nic,
+            number(p->numa >= 0 ? t->numas[p->numa].os_index : -1, text[2], sizeof(text[2])), width,
             tsri_topo_threads_text(t, plan, r, threads, sizeof(threads)));
-    }
-}
-
-/* ---- words ---- */
-
-/* text from column indent on, wrapped; the first line has begun at column. */
-static void wrap(const char *text, int column, int indent, FILE *to)
-{
-    while (*text != '\0') {
-        const int length = (int)strcspn(text, " ");
-
-        if (column > indent && column + 1 + length > COLUMNS) {
+        if ((int)strlen(threads) > width) { /* the next column begins below */
             (void)fprintf(to, "\n%*s", indent, "");
-            column = indent;
-        } else if (column > indent) {
-            (void)fputc(' ', to);
-            column++;
         }
-        (void)fprintf(to, "%.*s", length, text);
-        column += length;
-        text += length;
-        text += strspn(text, " ");
+        wrap(nics_text(t, plan, r, nics, sizeof(nics)), indent, indent, to);
     }
-    (void)fputc('\n', to);
 }
+
+/* ---- reasons and axes ---- */
 
 void tsri_topo_draw_notes(const tsri_topo_notes *notes, FILE *to)
 {
@@ -360,27 +396,36 @@ void tsri_topo_draw_notes(const tsri_topo_notes *notes, FILE *to)
 
 void tsri_topo_draw_mesh(const tsri_topo_mesh *mesh, FILE *to)
 {
+    char ranks[LIST_BYTES];
+    int width = GROUP_LEAST;
+
+    for (int i = 0; i < mesh->axis_count; i++) {
+        const tsri_topo_axis *a = &mesh->axes[i];
+        const int length = (int)strlen(tsri_topo_ranges(a->ranks, a->size, ranks, sizeof(ranks)));
+
+        width = length <= width ? width : length < GROUP_MAX ? length : GROUP_MAX;
+    }
     (void)fprintf(to, "\nmesh");
     for (int i = 0; i < mesh->axis_count; i++) {
         (void)fprintf(to, "%s%s=%d", i > 0 ? "," : " ", mesh->axes[i].name, mesh->axes[i].size);
     }
-    (void)fprintf(to,
-                  " on %d host%s of %d rank%s\n  axis             groups  first group          "
-                  "GB/s  over\n",
+    (void)fprintf(to, " on %d host%s of %d rank%s\n  axis             groups  %-*s    GB/s  over\n",
                   mesh->nodes, mesh->nodes == 1 ? "" : "s", mesh->local,
-                  mesh->local == 1 ? "" : "s");
+                  mesh->local == 1 ? "" : "s", width, "first group");
     for (int i = 0; i < mesh->axis_count; i++) {
         const tsri_topo_axis *a = &mesh->axes[i];
         char name[40];
-        char ranks[20];
         char speed[16] = "?";
 
         (void)snprintf(name, sizeof(name), "%s=%d", a->name, a->size);
         (void)tsri_topo_ranges(a->ranks, a->size, ranks, sizeof(ranks));
+        if ((int)strlen(ranks) > GROUP_MAX) {
+            (void)snprintf(ranks + GROUP_MAX - 3, 4, "...");
+        }
         if (a->gb_s > 0.0) {
             (void)snprintf(speed, sizeof(speed), "%.4g", a->gb_s);
         }
-        (void)fprintf(to, "  %-16s %6d  %-18s %6s  %.48s\n", name, a->group_count, ranks, speed,
+        (void)fprintf(to, "  %-16s %6d  %-*s  %6s  %s\n", name, a->group_count, width, ranks, speed,
                       a->over);
         (void)fprintf(to, "      ");
         wrap(a->reason, 6, 6, to);

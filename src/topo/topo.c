@@ -35,6 +35,16 @@ int tsri_topo_visible(const tsri_topo *topo)
     return count;
 }
 
+int tsri_topo_maker(const tsri_topo *topo)
+{
+    for (int i = 0; i < topo->gpu_count; i++) {
+        if (topo->gpus[i].visible) {
+            return topo->gpus[i].vendor;
+        }
+    }
+    return 0;
+}
+
 double tsri_topo_link(const tsri_topo *topo, int a, int b)
 {
     return topo->links != NULL ? topo->links[a * topo->gpu_count + b] : 0.0;

@@ -38,6 +38,12 @@ typedef struct tsri_topo_core {
     int pu_first, pu_count; /* in pus: hardware threads that may be used */
 } tsri_topo_core;
 
+enum {
+    TSRI_TOPO_NVIDIA = 0x10de,
+    TSRI_TOPO_AMD = 0x1002,
+    TSRI_TOPO_INTEL = 0x8086
+};
+
 typedef struct tsri_topo_bridge {
     char busid[TSRI_TOPO_BUSID_BYTES]; /* of the bridge itself; a host bridge: its first bus */
     bool host;                         /* from the processor to PCI */
@@ -60,11 +66,13 @@ typedef struct tsri_topo_device {
 
 typedef struct tsri_topo_gpu {
     tsri_topo_device at;
-    int device;           /* number to open it by (CUDA's, HIP's); -1: unknown */
-    int nvml;             /* NVIDIA's management library's number; -1: unknown */
-    bool opencl;          /* OpenCL knows it */
+    int device;        /* number to open it by (CUDA's, HIP's); -1: unknown */
+    int nvml;          /* NVIDIA's management library's number; -1: unknown */
+    int vendor;        /* PCI's number of its maker; 0: unknown */
+    bool opencl;       /* OpenCL knows it */
+    bool opencl_alone; /* and neither its maker's library nor its PCI class says that it computes */
     int64_t memory_bytes; /* 0: unknown */
-    bool visible;         /* false: on the bus, but not for this process */
+    bool visible;         /* false: on the bus, but not for the ranks of this process */
 } tsri_topo_gpu;
 
 typedef enum tsri_topo_nic_kind {
@@ -76,6 +84,7 @@ typedef enum tsri_topo_nic_kind {
 typedef struct tsri_topo_nic {
     tsri_topo_device at;
     tsri_topo_nic_kind kind;
+    double gb_s; /* GB/s each way of the card itself; 0: unknown */
 } tsri_topo_nic;
 
 typedef struct tsri_topo {
@@ -117,8 +126,10 @@ tsr_status tsri_topo_pack(const tsri_topo *topo, char **out);
 /** Local. Read it again; name stands for the sender in messages. TSR_ERR_FORMAT. */
 tsr_status tsri_topo_unpack(const char *text, size_t bytes, const char *name, tsri_topo **out);
 
-/** GPUs that this process can open. */
+/** GPUs that ranks can have: those that this process can open, of one maker. */
 int tsri_topo_visible(const tsri_topo *topo);
+/** Their maker; 0: unknown, or there are none. */
+int tsri_topo_maker(const tsri_topo *topo);
 
 /** GB/s of the link between two GPUs; 0: none, or unknown. */
 double tsri_topo_link(const tsri_topo *topo, int a, int b);

@@ -14,8 +14,12 @@
 tsr_status tsri_topo_read_devices(hwloc_topology_t h, tsri_topo *topo);
 /** Links between the GPUs, of the matrices that the record has. */
 tsr_status tsri_topo_read_links(hwloc_topology_t h, tsri_topo *topo);
-/** Which GPUs does this process see? Those with a number of the family that knows most. */
+/** Which GPUs can ranks have? Of one maker, those with a number of the family that knows most. */
 void tsri_topo_find_hidden(tsri_topo *topo);
+/** GB/s each way of a network card at most, by its PCI numbers; 0: unknown. */
+double tsri_topo_card_gb_s(unsigned vendor, unsigned device);
+/** What the system says of this machine's NICs; sysfs is "/sys". */
+void tsri_topo_ask_rates(const char *sysfs, tsri_topo *topo);
 /** Index of the GPU at a PCI address (of any form of domain), or -1. */
 int tsri_topo_gpu_at(const tsri_topo *topo, unsigned domain, unsigned bus, unsigned dev);
 /** What NVIDIA's management library knows more about this machine; nothing where it is absent. */

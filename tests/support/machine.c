@@ -27,12 +27,12 @@ typedef enum kind {
 
 typedef struct device {
     kind kind;
-    int numa; /* -1: on the machine */
+    int numa; /* ON_MACHINE; below: on_package */
     bool in_switch;
-    char busid[16], name[32], model[32];
+    char busid[16], name[32], model[32], id[16], class_id[8];
     bool net;
     double gb_s; /* of the PCI link */
-    int cuda, nvml, opencl, rsmi, gib;
+    int cuda, nvml, opencl, rsmi, ze, gib;
     int gp; /* of the PCI device */
 } device;
 
@@ -53,6 +53,16 @@ typedef struct machine {
     int gp;
     FILE *to;
 } machine;
+
+/* Where a device is that is on no NUMA node. */
+enum {
+    ON_MACHINE = -1
+};
+
+static int on_package(int package)
+{
+    return -2 - package;
+}
 
 /* ---- reading ---- */
 
@@ -75,6 +85,12 @@ static void read_settings(char **words, int count, device *d)
             d->opencl = value;
         } else if (strncmp(words[i], "rsmi=", 5) == 0) {
             d->rsmi = value;
+        } else if (strncmp(words[i], "ze=", 3) == 0) {
+            d->ze = value;
+        } else if (strncmp(words[i], "id=", 3) == 0) {
+            (void)snprintf(d->id, sizeof(d->id), "%s", words[i] + 3);
+        } else if (strncmp(words[i], "class=", 6) == 0) {
+            (void)snprintf(d->class_id, sizeof(d->class_id), "%s", words[i] + 6);
         } else if (strncmp(words[i], "gb_s=", 5) == 0) {
             d->gb_s = strtod(words[i] + 5, NULL);
         } else if (strncmp(words[i], "gib=", 4) == 0) {
@@ -96,6 +112,7 @@ static device fresh(const machine *m, kind k)
                 .nvml = -1,
                 .opencl = -1,
                 .rsmi = -1,
+                .ze = -1,
                 .gb_s = 31.507692};
 
     for (int i = 0; i < m->device_count && k != HOST; i++) {
@@ -124,7 +141,7 @@ static tsr_status add_device(machine *m, kind k, char **words, int count)
         (void)snprintf(d.name, sizeof(d.name), "%s", words[2]);
     }
     if (k == HOST && count > 2) {
-        d.numa = -1;
+        d.numa = strcmp(words[2], "package") == 0 ? on_package(m->package_count - 1) : ON_MACHINE;
     }
     read_settings(words + 2, count - 2, &d);
     m->devices[m->device_count++] = d;
@@ -295,6 +312,9 @@ static void write_osdev(machine *m, const char *name, int type, const char *subt
         (void)fprintf(m->to, "<info name=\"CUDAGlobalMemorySize\" value=\"%lld\"/>\n",
                       (long long)gib * 1024 * 1024);
     }
+    if (strcmp(subtype, "OpenCL") == 0) {
+        (void)fprintf(m->to, "<info name=\"OpenCLDeviceType\" value=\"GPU\"/>\n");
+    }
     (void)fprintf(m->to, "</object>\n");
 }
 
@@ -318,6 +338,10 @@ static void write_osdevs(machine *m, const device *d)
         (void)snprintf(name, sizeof(name), "rsmi%d", d->rsmi);
         write_osdev(m, name, 1, "RSMI", 0);
     }
+    if (d->ze >= 0) {
+        (void)snprintf(name, sizeof(name), "ze%d", d->ze);
+        write_osdev(m, name, 5, "LevelZero", 0);
+    }
     if (d->kind == NIC && d->name[0] != '\0') {
         write_osdev(m, d->name, d->net ? 2 : 3, d->net ? "" : "OpenFabrics", 0);
     }
@@ -325,10 +349,10 @@ static void write_osdevs(machine *m, const device *d)
 
 static void write_device(machine *m, device *d)
 {
-    static const char *const types[] = {[GPU] = "0302 [10de:2335] [10de:0000] a1",
-                                        [AMD] = "0380 [1002:740c] [1002:0000] 01",
-                                        [NIC] = "0207 [15b3:1021] [15b3:0000] 00",
-                                        [NVSWITCH] = "0680 [10de:1ac2] [10de:0000] a1"};
+    static const char *const classes[] = {
+        [GPU] = "0302", [AMD] = "0380", [NIC] = "0207", [NVSWITCH] = "0680"};
+    static const char *const ids[] = {
+        [GPU] = "10de:2335", [AMD] = "1002:740c", [NIC] = "15b3:1021", [NVSWITCH] = "10de:1ac2"};
 
     if (d->kind == NOPCI) {
         write_osdev(m, d->name, 5, "CUDA", 0);
@@ -336,10 +360,11 @@ static void write_device(machine *m, device *d)
     }
     d->gp = m->gp++;
     (void)fprintf(m->to,
-                  "<object type=\"PCIDev\" gp_index=\"%d\"%s pci_busid=\"%s\" pci_type=\"%s\" "
-                  "pci_link_speed=\"%f\">\n",
+                  "<object type=\"PCIDev\" gp_index=\"%d\"%s pci_busid=\"%s\" "
+                  "pci_type=\"%s [%s] [0000:0000] 00\" pci_link_speed=\"%f\">\n",
                   d->gp, d->kind == NVSWITCH ? " subtype=\"NVSwitch\"" : "", d->busid,
-                  types[d->kind], d->gb_s);
+                  d->class_id[0] != '\0' ? d->class_id : classes[d->kind],
+                  d->id[0] != '\0' ? d->id : ids[d->kind], d->gb_s);
     if (d->model[0] != '\0') {
         (void)fprintf(m->to, "<info name=\"PCIDevice\" value=\"%s\"/>\n", d->model);
     }
@@ -447,12 +472,15 @@ static void write_package(machine *m, int package)
     for (int i = first; i < first + numas; i++) {
         write_numa(m, i);
     }
+    if (package >= 0) {
+        write_devices(m, on_package(package));
+    }
     (void)fprintf(m->to, "%s", package >= 0 ? "</object>\n" : "");
 }
 
 static double link_of(const machine *m, const device *a, const device *b, int ia, int ib)
 {
-    if (a->kind == GPU && b->kind == GPU) {
+    if (a->kind != NVSWITCH && b->kind != NVSWITCH) {
         return m->links[ia][ib];
     }
     return a->kind == b->kind ? 0.0 : m->port_gb_s;
@@ -462,19 +490,23 @@ static void write_links(machine *m)
 {
     const device *list[128];
     int count = 0;
+    bool amd = false;
 
     for (int k = 0; k < 2; k++) { /* GPUs, then switches */
         for (int i = 0; i < m->device_count && count < 128; i++) {
-            if (m->devices[i].kind == (k == 0 ? GPU : NVSWITCH)) {
+            const kind of = m->devices[i].kind;
+
+            if (k == 0 ? of == GPU || of == AMD : of == NVSWITCH) {
                 list[count++] = &m->devices[i];
+                amd = amd || of == AMD;
             }
         }
     }
     if (!m->has_links) {
         return;
     }
-    (void)fprintf(m->to, "<distances2hetero nbobjs=\"%d\" kind=\"25\" name=\"NVLinkBandwidth\">\n",
-                  count);
+    (void)fprintf(m->to, "<distances2hetero nbobjs=\"%d\" kind=\"25\" name=\"%sBandwidth\">\n",
+                  count, amd ? "XGMI" : "NVLink");
     for (int i = 0; i < count; i++) {
         char text[32];
         const int length = snprintf(text, sizeof(text), "PCIDev:%d ", list[i]->gp);
@@ -511,7 +543,7 @@ static void write_all(machine *m)
     for (int p = -1; p < m->package_count; p++) {
         write_package(m, p);
     }
-    write_devices(m, -1);
+    write_devices(m, ON_MACHINE);
     (void)fprintf(m->to, "</object>\n");
     write_links(m);
     (void)fprintf(m->to, "</topology>\n");

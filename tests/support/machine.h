@@ -11,13 +11,15 @@
  *     numa CORES THREADS GIB        a NUMA node with its cores
  *     host BUS                      a host bridge, such as 0000:16; on the NUMA node before it
  *     host BUS machine              the same, but the system does not say on which node
+ *     host BUS package              the same, but it says the package alone
  *     switch BUSID                  a PCI switch below the host bridge; ends with the next host
- *     gpu BUSID [cuda=N] [nvml=N] [opencl=N] [gib=N] [model=NAME]
+ *     gpu BUSID [cuda=N] [nvml=N] [opencl=N] [ze=N] [gib=N] [model=NAME]
  *     amd BUSID [rsmi=N]            an accelerator of AMD
  *     nic BUSID NAME [net] [gb_s=X] an OpenFabrics device; net: a network interface
+ *                                   any of these: [id=VENDOR:DEVICE] [class=NUMBER], in hexadecimal
  *     nvswitch BUSID
  *     nopci NAME                    an OS device such as cuda0 without a PCI device
- *     link A B GB_S                 between two GPUs, by their place among the gpu lines
+ *     link A B GB_S                 between two GPUs, by their place among the gpu and amd lines
  *     ports GB_S                    from every GPU to each NVSwitch
  *     allowed A-B[,C-D]             threads that may be used; default: all
  */

@@ -212,7 +212,7 @@ static void machines(void)
         }
     }
     (void)closedir(folder);
-    CHECK(count >= 18);
+    CHECK(count >= 28);
     CHECK_EQ(tsri_alloc_live(), 0);
 }
 

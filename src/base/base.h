@@ -123,6 +123,10 @@ uint64_t tsri_hash_text(const char *text);
 double tsri_now_s(void); /* monotonic seconds */
 
 /* ---- text ---- */
+/** Bytes of the byte-order mark of UTF-8 that text begins with, or 0. */
+size_t tsri_text_mark(const char *text, size_t bytes);
+/** Put '?' for whatever in text would move a terminal's cursor, or worse; returns text. */
+char *tsri_make_printable(char *text);
 /** True if name matches pattern: '*' stands for one dotted component, '**' for any number,
  *  '{a,b}' for alternatives; everything else literally. A pattern without a dot that holds no
  *  wildcard matches the name itself. */

@@ -49,6 +49,7 @@ tsr_status tsr_error_raise(tsr_status status, const char *file, int line, const 
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), or_unknown(format), args);
     va_end(args);
+    (void)tsri_make_printable(text); /* names in messages come from files */
     memcpy(tsri_g_trail.text, text, sizeof(text));
     tsri_g_trail.status = status;
     tsri_g_trail.depth = 0;

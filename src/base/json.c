@@ -12,14 +12,52 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What programs of other systems put before UTF-8; not part of the text. */
+static const char *skip_mark(const char *text, size_t *bytes)
+{
+    const size_t mark = tsri_text_mark(text, *bytes);
+
+    *bytes -= mark;
+    return text + mark;
+}
+
+static tsr_status raise_error(const char *name, const json_error_t *error)
+{
+    return TSR_RAISE(TSR_ERR_FORMAT, "%s:%d:%d: %s", name, error->line > 0 ? error->line : 1,
+                     error->column > 0 ? error->column : 1, error->text);
+}
+
 tsr_status tsri_json_parse(const char *text, size_t bytes, const char *name, json_t **out)
 {
+    const char *begin = skip_mark(text, &bytes);
     json_error_t error;
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    json_t *value = json_loadb(begin, bytes, JSON_REJECT_DUPLICATES, &error);
 
     if (value == NULL) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s:%d:%d: %s", name, error.line > 0 ? error.line : 1,
-                         error.column > 0 ? error.column : 1, error.text);
+        return raise_error(name, &error);
+    }
+    *out = value;
+    return TSR_OK;
+}
+
+tsr_status tsri_json_parse_loose(const char *text, size_t bytes, const char *name, json_t **out,
+                                 char *twice)
+{
+    const char *begin = skip_mark(text, &bytes);
+    json_error_t error;
+    json_t *value = json_loadb(begin, bytes, JSON_REJECT_DUPLICATES, &error);
+
+    if (twice != NULL) {
+        twice[0] = '\0';
+    }
+    if (value == NULL && json_error_code(&error) == json_error_duplicate_key) {
+        if (twice != NULL) {
+            (void)snprintf(twice, TSRI_JSON_TWICE_BYTES, "line %d: %.120s", error.line, error.text);
+        }
+        value = json_loadb(begin, bytes, 0, &error);
+    }
+    if (value == NULL) {
+        return raise_error(name, &error);
     }
     *out = value;
     return TSR_OK;
@@ -31,8 +69,21 @@ tsr_status tsri_json_load_file(const char *path, json_t **out)
     size_t bytes = 0;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_file_read(path, &text, &bytes));
+    TSR_TRY(tsri_file_read_plain(path, &text, &bytes));
     status = tsri_json_parse(text, bytes, path, out);
+    tsri_free(&text);
+    TSR_TRY(status);
+    return TSR_OK;
+}
+
+tsr_status tsri_json_load_loose(const char *path, json_t **out, char *twice)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_file_read_plain(path, &text, &bytes));
+    status = tsri_json_parse_loose(text, bytes, path, out, twice);
     tsri_free(&text);
     TSR_TRY(status);
     return TSR_OK;

@@ -16,10 +16,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum {
+    TSRI_JSON_TWICE_BYTES = 160
+};
+
 /** An object or array read from path. TSR_ERR_IO, TSR_ERR_FORMAT; duplicate keys are errors. */
 tsr_status tsri_json_load_file(const char *path, json_t **out);
 /** The same from bytes characters; name stands for the file in messages. */
 tsr_status tsri_json_parse(const char *text, size_t bytes, const char *name, json_t **out);
+/** The same of files that others write: a key may come twice, as in Python the last one counts.
+ *  twice[TSRI_JSON_TWICE_BYTES] (NULL: nobody asks) says where the first such is, or is "". */
+tsr_status tsri_json_parse_loose(const char *text, size_t bytes, const char *name, json_t **out,
+                                 char *twice);
+tsr_status tsri_json_load_loose(const char *path, json_t **out, char *twice);
 /** Write value to path, indented, keys in the order of their insertion; the file changes at once.
  */
 tsr_status tsri_json_save_file(const json_t *value, const char *path);

@@ -12,8 +12,18 @@
 #include <string.h>
 
 enum {
-    WORD_MAX = 128
+    WORD_MAX = 128,
+    REMEMBERED = 1 << 17 /* pairs of places: patterns and names of some 360 characters */
 };
+
+/* What stands behind a place of the pattern is the same whichever way led there, so a place and a
+ * place of the name that failed once fail again: without remembering it, patterns of many "**" take
+ * for ever. */
+typedef struct matcher {
+    const char *pattern, *name;
+    size_t name_length;
+    unsigned char *failed; /* bits [pattern][name + 1]; NULL: nothing is remembered */
+} matcher;
 
 typedef struct piece {
     const char *at;
@@ -21,7 +31,7 @@ typedef struct piece {
     const struct piece *next;
 } piece;
 
-static bool match(piece p, const char *name, const char *start);
+static bool match(const matcher *m, piece p, const char *name);
 
 /* The brace that closes the one at open, or NULL. */
 static const char *brace_close(const char *open, const char *end)
@@ -37,7 +47,7 @@ static const char *brace_close(const char *open, const char *end)
     return NULL;
 }
 
-static bool match_brace(piece p, const char *close, const char *name, const char *start)
+static bool match_brace(const matcher *m, piece p, const char *close, const char *name)
 {
     const piece rest = {close + 1, p.end, p.next};
     const char *from = p.at + 1;
@@ -45,7 +55,7 @@ static bool match_brace(piece p, const char *close, const char *name, const char
 
     for (const char *c = from; c <= close; c++) {
         if (depth == 0 && (*c == ',' || c == close)) {
-            if (match((piece){from, c, &rest}, name, start)) {
+            if (match(m, (piece){from, c, &rest}, name)) {
                 return true;
             }
             from = c + 1;
@@ -55,17 +65,17 @@ static bool match_brace(piece p, const char *close, const char *name, const char
     return false;
 }
 
-static bool match_star(piece p, const char *name, const char *start)
+static bool match_star(const matcher *m, piece p, const char *name)
 {
     bool deep = p.at + 1 < p.end && p.at[1] == '*';
     piece rest = {p.at + (deep ? 2 : 1), p.end, p.next};
 
-    if (deep && rest.at < rest.end && *rest.at == '.' && (name == start || name[-1] == '.') &&
-        match((piece){rest.at + 1, rest.end, rest.next}, name, start)) {
+    if (deep && rest.at < rest.end && *rest.at == '.' && (name == m->name || name[-1] == '.') &&
+        match(m, (piece){rest.at + 1, rest.end, rest.next}, name)) {
         return true; /* no component at all: the dot goes with it */
     }
     for (;; name++) {
-        if (match(rest, name, start)) {
+        if (match(m, rest, name)) {
             return true;
         }
         if (*name == '\0' || (!deep && *name == '.')) {
@@ -74,7 +84,7 @@ static bool match_star(piece p, const char *name, const char *start)
     }
 }
 
-static bool match(piece p, const char *name, const char *start)
+static bool match_on(const matcher *m, piece p, const char *name)
 {
     for (;;) {
         if (p.at == p.end) {
@@ -85,12 +95,12 @@ static bool match(piece p, const char *name, const char *start)
             continue;
         }
         if (*p.at == '*') {
-            return match_star(p, name, start);
+            return match_star(m, p, name);
         }
         if (*p.at == '{') {
             const char *close = brace_close(p.at, p.end);
             if (close != NULL) {
-                return match_brace(p, close, name, start);
+                return match_brace(m, p, close, name);
             }
         }
         if (*name == '\0') {
@@ -104,9 +114,56 @@ static bool match(piece p, const char *name, const char *start)
     }
 }
 
+static bool match(const matcher *m, piece p, const char *name)
+{
+    const size_t bit =
+        (size_t)(p.at - m->pattern) * (m->name_length + 1) + (size_t)(name - m->name);
+
+    if (m->failed == NULL) {
+        return match_on(m, p, name);
+    }
+    if ((m->failed[bit / 8] & 1U << bit % 8) != 0) {
+        return false;
+    }
+    if (match_on(m, p, name)) {
+        return true;
+    }
+    m->failed[bit / 8] |= (unsigned char)(1U << bit % 8);
+    return false;
+}
+
 bool tsri_pattern_match(const char *pattern, const char *name)
 {
-    return match((piece){pattern, pattern + strlen(pattern), NULL}, name, name);
+    unsigned char failed[REMEMBERED / 8];
+    const size_t pattern_length = strlen(pattern);
+    matcher m = {.pattern = pattern, .name = name, .name_length = strlen(name)};
+    const size_t bits = (pattern_length + 1) * (m.name_length + 1);
+
+    if (bits <= REMEMBERED) {
+        memset(failed, 0, bits / 8 + (bits < REMEMBERED ? 1 : 0));
+        m.failed = failed;
+    }
+    return match(&m, (piece){pattern, pattern + pattern_length, NULL}, name);
+}
+
+size_t tsri_text_mark(const char *text, size_t bytes)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+
+    return bytes >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
+}
+
+char *tsri_make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        const bool wide = c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0; /* U+0080 to U+009F */
+
+        if (*c < 0x20 || *c == 0x7F || wide) {
+            *c = '?';
+            c[wide ? 1 : 0] = '?';
+        }
+    }
+    return text;
 }
 
 int tsri_edit_distance(const char *a, const char *b)

@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/file.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
@@ -90,7 +91,6 @@ static tsr_status read_node(reader *r, const yaml_event_t *event, int depth, tsr
 static tsr_status read_key(const reader *r, const yaml_event_t *event, tsri_yaml_node *map,
                            tsri_yaml_node **out)
 {
-    const tsri_yaml_node *twin = NULL;
     tsri_yaml_node *child = NULL;
     char *key = NULL;
     tsr_status status = TSR_OK;
@@ -100,13 +100,6 @@ static tsr_status read_key(const reader *r, const yaml_event_t *event, tsri_yaml
         return TSR_RAISE(TSR_ERR_FORMAT, "%s:%d: a key is no plain word", r->name, line_of(event));
     }
     TSR_TRY(copy_scalar(r, event, &key));
-    twin = tsri_yaml_find(map, key);
-    if (twin != NULL) {
-        status = TSR_RAISE(TSR_ERR_FORMAT, "%s:%d: key \"%s\" is already on line %d", r->name,
-                           line_of(event), key, twin->line);
-        tsri_free(&key);
-        return status;
-    }
     status = add_child(map, &child);
     if (status != TSR_OK) {
         tsri_free(&key);
@@ -150,6 +143,36 @@ static tsr_status read_entry(reader *r, const yaml_event_t *event, int depth, ts
     return TSR_OK;
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    const tsri_yaml_node *const *x = a;
+    const tsri_yaml_node *const *y = b;
+    const int order = strcmp((*x)->key, (*y)->key);
+
+    return order != 0 ? order : (*x > *y) - (*x < *y);
+}
+
+/* Once the map is complete, by sorting: looking through it for each key would take for ever. */
+static tsr_status check_keys(const reader *r, const tsri_yaml_node *map)
+{
+    const tsri_yaml_node **sorted = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)map->count, sizeof(*sorted), &sorted));
+    for (int i = 0; i < map->count; i++) {
+        sorted[i] = &map->children[i];
+    }
+    qsort(sorted, (size_t)map->count, sizeof(*sorted), compare_keys);
+    for (int i = 1; status == TSR_OK && i < map->count; i++) {
+        if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0) {
+            status = TSR_RAISE(TSR_ERR_FORMAT, "%s:%d: key \"%s\" is already on line %d", r->name,
+                               sorted[i]->line, sorted[i]->key, sorted[i - 1]->line);
+        }
+    }
+    tsri_free(&sorted);
+    return status;
+}
+
 static tsr_status read_children(reader *r, int depth, tsri_yaml_node *node)
 {
     bool ended = false;
@@ -184,6 +207,9 @@ static tsr_status read_node(reader *r, const yaml_event_t *event, int depth, tsr
     }
     node->kind = event->type == YAML_SEQUENCE_START_EVENT ? TSRI_YAML_LIST : TSRI_YAML_MAP;
     TSR_TRY(read_children(r, depth, node));
+    if (node->kind == TSRI_YAML_MAP) {
+        TSR_TRY(check_keys(r, node));
+    }
     return TSR_OK;
 }
 
@@ -223,6 +249,7 @@ static tsr_status read_stream(reader *r, tsri_yaml_node *root)
 
 tsr_status tsri_yaml_parse(const char *text, size_t bytes, const char *name, tsri_yaml_node **out)
 {
+    const size_t mark = tsri_text_mark(text, bytes);
     reader r = {.name = name};
     tsri_yaml_node *root = NULL;
     tsr_status status = TSR_OK;
@@ -233,7 +260,7 @@ tsr_status tsri_yaml_parse(const char *text, size_t bytes, const char *name, tsr
         return TSR_RAISE(TSR_ERR_NOMEM, "no memory for a YAML parser");
     }
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text + mark, bytes - mark);
     status = read_stream(&r, root);
     yaml_parser_delete(&r.parser);
     if (status != TSR_OK) {
@@ -250,7 +277,7 @@ tsr_status tsri_yaml_load_file(const char *path, tsri_yaml_node **out)
     size_t bytes = 0;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_file_read(path, &text, &bytes));
+    TSR_TRY(tsri_file_read_plain(path, &text, &bytes));
     status = tsri_yaml_parse(text, bytes, path, out);
     tsri_free(&text);
     TSR_TRY(status);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "support/tsr_test.h"
 
@@ -92,6 +93,44 @@ static void files_are_saved_and_loaded(void)
     json_decref(loaded);
 }
 
+/* Strictly an error, and loosely what Python makes of it. */
+static void keys_that_come_twice(void)
+{
+    static const char text[] = "\xEF\xBB\xBF{\"a\": 1,\n\"b\": 2, \"a\": 3}";
+    char twice[TSRI_JSON_TWICE_BYTES];
+    json_t *json = NULL;
+    int64_t value = 0;
+
+    CHECK_EQ(tsri_json_parse(text, strlen(text), "x", &json), TSR_ERR_FORMAT);
+    tsr_error_clear();
+    REQUIRE_OK(tsri_json_parse_loose(text, strlen(text), "x", &json, twice));
+    CHECK_OK(tsri_json_int(json, "a", "x", &value));
+    CHECK_EQ(value, 3);
+    CHECK(strstr(twice, "line 2: ") != NULL && strstr(twice, "\"a\"") != NULL);
+    json_decref(json);
+    REQUIRE_OK(tsri_json_parse_loose("{\"a\": 1}", 8, "x", &json, twice));
+    CHECK_STR(twice, "");
+    json_decref(json);
+}
+
+/* Nothing that is there is opened, nor what a link leads to. */
+static void files_are_created_once(void)
+{
+    const char *path = tsr_test_scratch_path("once");
+    FILE *file = NULL;
+
+    (void)unlink(path);
+    REQUIRE_OK(tsri_file_create(path, &file));
+    CHECK_EQ(fclose(file), 0);
+    CHECK_STATUS(TSR_ERR_IO, tsri_file_create(path, &file));
+    (void)unlink(path);
+    CHECK_EQ(symlink("elsewhere", path), 0);
+    CHECK_STATUS(TSR_ERR_IO, tsri_file_create(path, &file));
+    CHECK_OK(tsri_file_write(path, "x", 1)); /* in place of the link */
+    CHECK(access(tsr_test_scratch_path("elsewhere"), F_OK) != 0);
+    (void)unlink(tsr_test_scratch_path("once"));
+}
+
 static void unreadable_files_say_why(void)
 {
     json_t *json = NULL;
@@ -115,6 +154,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"bad_text_is_placed", bad_text_is_placed},
     {"getters_check_key_and_type", getters_check_key_and_type},
     {"files_are_saved_and_loaded", files_are_saved_and_loaded},
+    {"keys_that_come_twice", keys_that_come_twice},
+    {"files_are_created_once", files_are_created_once},
     {"unreadable_files_say_why", unreadable_files_say_why},
     {NULL, NULL},
 };

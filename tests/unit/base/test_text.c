@@ -64,6 +64,29 @@ static void patterns_match_dotted_names(void)
     }
 }
 
+/* Each "**" may take any part of the name: trying all ways would take years. */
+static void patterns_of_many_stars_end(void)
+{
+    const char *pattern = "**a**a**a**a**a**a**a**a**a**a**a**a**b";
+    const char *name = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const double begin = tsri_now_s();
+
+    CHECK(!tsri_pattern_match(pattern, name));
+    CHECK(!tsri_pattern_match("{**a,*a}{**a,*a}{**a,*a}{**a,*a}{**a,*a}{**a,*a}{**a,*a}b", name));
+    CHECK(tsri_pattern_match("**a**a**a**a**a**a**a**a**a**a**a", name));
+    CHECK(tsri_now_s() - begin < 10.0);
+}
+
+static void what_moves_a_terminal_is_replaced(void)
+{
+    char text[] = "a\x1b[31m\nb\x7f \xC2\x9B \xC3\xA9";
+
+    CHECK_STR(tsri_make_printable(text), "a?[31m?b? ?? \xC3\xA9");
+    (void)TSR_RAISE(TSR_ERR_INVALID, "key \"%s\"", "x\ty\x1b");
+    CHECK_STR(tsr_error_message(), "key \"x?y?\"");
+    tsr_error_clear();
+}
+
 static void edit_distance_counts_changes(void)
 {
     char longer[400];
@@ -138,6 +161,8 @@ static void version_is_that_of_the_header(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"patterns_match_dotted_names", patterns_match_dotted_names},
+    {"patterns_of_many_stars_end", patterns_of_many_stars_end},
+    {"what_moves_a_terminal_is_replaced", what_moves_a_terminal_is_replaced},
     {"edit_distance_counts_changes", edit_distance_counts_changes},
     {"nearest_name_is_near", nearest_name_is_near},
     {"numbers_are_readable", numbers_are_readable},

@@ -7,7 +7,10 @@
 #include "base/base.h"
 #include "base/yaml.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/tsr_test.h"
 
@@ -105,6 +108,54 @@ static void what_is_refused_has_its_line(void)
     }
 }
 
+/* Many keys take time as many as they are; each against each would be five billion comparisons. */
+static void many_keys_take_little_time(void)
+{
+    const int count = 100000;
+    const double begin = tsri_now_s();
+    char *text = NULL;
+    size_t used = 0;
+    tsri_yaml_node *root = NULL;
+
+    REQUIRE_OK(tsri_alloc((size_t)count, 16, &text));
+    for (int i = 0; i < count; i++) {
+        used += (size_t)sprintf(text + used, "k%d: %d\n", i, i);
+    }
+    CHECK_OK(parse(text, &root));
+    CHECK_EQ(root->count, count);
+    tsri_yaml_free(&root);
+    (void)sprintf(text + used, "k7: 1\n");
+    CHECK_EQ(parse(text, &root), TSR_ERR_FORMAT);
+    CHECK_STR(tsr_error_message(), "c.yaml:100001: key \"k7\" is already on line 8");
+    tsr_error_clear();
+    tsri_free(&text);
+    CHECK(tsri_now_s() - begin < 20.0);
+}
+
+static void marks_of_byte_order_are_no_text(void)
+{
+    tsri_yaml_node *root = NULL;
+
+    REQUIRE_OK(parse("\xEF\xBB\xBF"
+                     "a: 1\n",
+                     &root));
+    CHECK_STR(root->children[0].key, "a");
+    tsri_yaml_free(&root);
+}
+
+static void pipes_are_refused_at_once(void)
+{
+    const char *path = tsr_test_scratch_path("pipe.yaml");
+    tsri_yaml_node *root = NULL;
+
+    (void)unlink(path);
+    REQUIRE_EQ(mkfifo(path, 0600), 0);
+    CHECK_EQ(tsri_yaml_load_file(path, &root), TSR_ERR_IO);
+    CHECK(strstr(tsr_error_message(), "is a pipe") != NULL);
+    tsr_error_clear();
+    (void)unlink(path);
+}
+
 static void memory_may_run_out_anywhere(void)
 {
     int64_t before = tsri_alloc_live();
@@ -141,6 +192,9 @@ const tsr_test_case tsr_test_cases[] = {
     {"documents_become_trees", documents_become_trees},
     {"empty_documents_are_empty_maps", empty_documents_are_empty_maps},
     {"what_is_refused_has_its_line", what_is_refused_has_its_line},
+    {"many_keys_take_little_time", many_keys_take_little_time},
+    {"marks_of_byte_order_are_no_text", marks_of_byte_order_are_no_text},
+    {"pipes_are_refused_at_once", pipes_are_refused_at_once},
     {"memory_may_run_out_anywhere", memory_may_run_out_anywhere},
     {"files_that_are_absent_say_so", files_that_are_absent_say_so},
     {NULL, NULL},

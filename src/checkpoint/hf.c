@@ -67,6 +67,13 @@ static const name_row *find_row(const name_row *rows, const char *name, size_t l
     return NULL;
 }
 
+static const char head_name[] = "lm_head.weight";
+
+static bool is_tied(const tsri_model_spec *spec)
+{
+    return spec->arch == TSRI_ARCH_GPT2 ? !spec->gpt2.untied : spec->llama.tied;
+}
+
 tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_hf_place *out)
 {
     const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
@@ -102,6 +109,7 @@ tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_h
         return TSR_RAISE(TSR_ERR_INVALID, "parameter %s: its name in a checkpoint is too long",
                          param);
     }
+    out->twin = is_tied(spec) && strcmp(param, "embed.weight") == 0 ? head_name : NULL;
     out->transposed = row->linear && strcmp(leaf, ".weight") == 0;
     out->part = row->part;
     out->parts = row->parts;
@@ -130,38 +138,61 @@ static const char *short_name(const char *name)
     return name;
 }
 
-static const tsri_safetensors_tensor *look_up(const tsri_safetensors *st, const char *prefix,
-                                              const char *name)
+const tsri_safetensors_tensor *tsri_hf_look_up(const tsri_safetensors *st, const char *prefix,
+                                               const char *name)
 {
-    char full[TSRI_HF_NAME_BYTES + 32];
-    const int n = snprintf(full, sizeof(full), "%s%s", prefix, name);
+    static const char *const wrappers[] = {"", "module.", "_orig_mod.", "model.", "transformer."};
+    const char *const names[] = {name, short_name(name)};
+    char full[TSRI_HF_NAME_BYTES + 48];
 
-    return n > 0 && n < (int)sizeof(full) ? tsri_safetensors_find(st, full) : NULL;
+    for (size_t w = 0; w < sizeof(wrappers) / sizeof(wrappers[0]); w++) {
+        for (int i = 0; i < 2; i++) {
+            const int n = snprintf(full, sizeof(full), "%s%s%s", prefix, wrappers[w], names[i]);
+            const tsri_safetensors_tensor *t = NULL;
+
+            if (n > 0 && n < (int)sizeof(full)) {
+                t = tsri_safetensors_find(st, full);
+            }
+            if (t != NULL) {
+                return t;
+            }
+        }
+    }
+    return NULL;
+}
+
+static tsr_status raise_missing(const tsri_safetensors *st, const char *prefix,
+                                const tsri_hf_place *place, const tsr_param *param,
+                                const char *shape)
+{
+    const bool head = strcmp(place->name, head_name) == 0;
+
+    return TSR_RAISE(TSR_ERR_FORMAT, "%s: no tensor %s%s of shape %s, which is %s%s",
+                     tsri_safetensors_path(st), prefix, place->name, shape, tsr_param_name(param),
+                     head ? "; model.tied=true takes the embedding for it" : "");
 }
 
 tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const tsri_hf_place *place,
                         const tsr_param *param, const tsri_safetensors_tensor **out)
 {
-    const tsri_safetensors_tensor *t = look_up(st, prefix, place->name);
+    const tsri_safetensors_tensor *t = tsri_hf_look_up(st, prefix, place->name);
     int64_t shape[TSR_MAX_DIMS];
     const int ndim = tsri_hf_tensor_shape(place, tsr_param_get_spec(param), shape);
     char want[96];
     char have[96];
 
-    if (t == NULL) {
-        t = look_up(st, prefix, short_name(place->name));
+    if (t == NULL && place->twin != NULL) {
+        t = tsri_hf_look_up(st, prefix, place->twin);
     }
+    (void)tsri_format_shape(shape, ndim, want, sizeof(want));
     if (t == NULL) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: no tensor %s%s of shape %s, which is %s",
-                         tsri_safetensors_path(st), prefix, place->name,
-                         tsri_format_shape(shape, ndim, want, sizeof(want)), tsr_param_name(param));
+        return raise_missing(st, prefix, place, param, want);
     }
     for (int d = 0; d < ndim || d < t->ndim; d++) {
         if (ndim != t->ndim || t->shape[d] != shape[d]) {
             return TSR_RAISE(TSR_ERR_FORMAT, "%s: tensor %s has shape %s, the model wants %s",
                              tsri_safetensors_path(st), t->name,
-                             tsri_format_shape(t->shape, t->ndim, have, sizeof(have)),
-                             tsri_format_shape(shape, ndim, want, sizeof(want)));
+                             tsri_safetensors_shape(t, have, sizeof(have)), want);
         }
     }
     TSR_TRY(tsri_safetensors_check_float(st, t));
@@ -224,52 +255,6 @@ tsr_status tsri_hf_read_block(tsri_safetensors *st, const tsri_safetensors_tenso
     return TSR_OK;
 }
 
-/* Causal masks that old GPT-2 files carry, and a head that is the embedding. */
-static bool is_known_extra(const char *name)
-{
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
-                                       "lm_head.weight"};
-    const size_t length = strlen(name);
-
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        const size_t n = strlen(ends[i]);
-
-        if (length >= n && strcmp(name + length - n, ends[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-tsr_status tsri_hf_check(const tsri_safetensors *st, const tsri_model_spec *spec,
-                         tsr_param *const *params, int count)
-{
-    const int total = tsri_safetensors_count(st);
-    bool *used = NULL;
-    tsr_status status = TSR_OK;
-
-    TSR_TRY(tsri_alloc((size_t)total, sizeof(*used), &used));
-    for (int i = 0; i < count; i++) {
-        const tsri_safetensors_tensor *t = NULL;
-        tsri_hf_place place;
-
-        TSR_TRY_GOTO(status, tsri_hf_locate(spec, tsr_param_name(params[i]), &place), free_used);
-        TSR_TRY_GOTO(status, tsri_hf_find(st, "", &place, params[i], &t), free_used);
-        used[t - tsri_safetensors_at(st, 0)] = true;
-    }
-    for (int i = 0; i < total; i++) {
-        const char *name = tsri_safetensors_at(st, i)->name;
-
-        if (!used[i] && !is_known_extra(name)) {
-            tsri_log(TSRI_LOG_WARN, "%s: tensor %s is not part of the model",
-                     tsri_safetensors_path(st), name);
-        }
-    }
-free_used:
-    tsri_free(&used);
-    return status;
-}
-
 /* Rows of the piece go through host memory in chunks. */
 static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *param)
 {
@@ -305,9 +290,9 @@ free_host:
 }
 
 tsr_status tsri_hf_load(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *const *params,
-                        int count)
+                        int count, char *notice)
 {
-    TSR_TRY(tsri_hf_check(st, spec, params, count));
+    TSR_TRY(tsri_hf_check(st, spec, params, count, notice));
     for (int i = 0; i < count; i++) {
         TSR_TRY(load_param(st, spec, params[i]));
     }

@@ -2,11 +2,12 @@
  * Copyright The Tessera authors */
 /* A Hugging Face config.json as a model. Every key that changes what the model computes is either
  * understood or refused; keys about generation and training (cache, token ids, dropout) are not
- * looked at. */
+ * looked at. null is a value: it is taken where transformers gives it a meaning of its own, and
+ * refused elsewhere. */
 #include "base/base.h"
+#include "base/bounds.h"
 #include "base/json.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,64 +18,134 @@ enum {
     PATH_BYTES = 4096
 };
 
-/* A positive size, small enough that products of two are exact; fallback 0: the key is required. */
-static tsr_status read_size(const json_t *config, const char *key, const char *file,
-                            int64_t fallback, int64_t *out)
+typedef struct reader {
+    const json_t *config;
+    const char *file;
+} reader;
+
+static bool has(const json_t *object, const char *key)
 {
-    if (fallback > 0) {
-        TSR_TRY(tsri_json_int_or(config, key, file, fallback, out));
-    } else {
-        TSR_TRY(tsri_json_int(config, key, file, out));
-    }
-    if (*out < 1 || *out > INT_MAX) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %lld, wants 1 to %d", file, key,
-                         (long long)*out, INT_MAX);
-    }
-    return TSR_OK;
+    return json_object_get(object, key) != NULL;
 }
 
-static tsr_status read_count(const json_t *config, const char *key, const char *file,
-                             int64_t fallback, int *out)
+static tsr_status check_bound(const char *file, const char *key, tsri_bound bound, double value)
 {
-    int64_t value = 0;
+    double least = 0.0;
+    double most = 0.0;
 
-    TSR_TRY(read_size(config, key, file, fallback, &value));
-    TSR_TRY(tsri_to_int(value, key, out));
-    return TSR_OK;
-}
-
-static tsr_status read_positive(const json_t *config, const char *key, const char *file,
-                                double fallback, double *out)
-{
-    TSR_TRY(tsri_json_number_or(config, key, file, fallback, out));
-    if (!(*out > 0.0)) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %g, wants more than 0", file, key, *out);
+    if (!tsri_bound_allows(bound, value)) {
+        tsri_bound_get(bound, &least, &most);
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %.15g, wants %.15g to %.15g", file, key, value,
+                         least, most);
     }
     return TSR_OK;
 }
 
-/* key must be wanted, or absent if wanted is what its absence means. */
-static tsr_status require_flag(const json_t *config, const char *key, const char *file, bool wanted)
+static tsr_status read_size(const reader *r, const char *key, tsri_bound bound, int64_t *out)
+{
+    TSR_TRY(tsri_json_int(r->config, key, r->file, out));
+    TSR_TRY(check_bound(r->file, key, bound, (double)*out));
+    return TSR_OK;
+}
+
+/* As read_size; absent or null: *out stays. */
+static tsr_status read_size_or(const reader *r, const char *key, tsri_bound bound, int64_t *out)
+{
+    if (has(r->config, key) && !json_is_null(json_object_get(r->config, key))) {
+        TSR_TRY(read_size(r, key, bound, out));
+    }
+    return TSR_OK;
+}
+
+/* A size that goes by two names, of which either may be given. */
+static tsr_status read_named(const reader *r, const char *key, const char *generic,
+                             tsri_bound bound, int64_t *out)
+{
+    int64_t other = 0;
+
+    if (!has(r->config, generic)) {
+        TSR_TRY(read_size(r, key, bound, out));
+        return TSR_OK;
+    }
+    TSR_TRY(read_size(r, generic, bound, out));
+    if (has(r->config, key)) {
+        TSR_TRY(read_size(r, key, bound, &other));
+        if (other != *out) {
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s is %lld and %s is %lld, which mean the same",
+                             r->file, key, (long long)other, generic, (long long)*out);
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_number(const json_t *object, const char *key, const char *file,
+                              tsri_bound bound, double fallback, double *out)
+{
+    *out = fallback;
+    if (has(object, key)) {
+        TSR_TRY(tsri_json_number(object, key, file, out));
+        TSR_TRY(check_bound(file, key, bound, *out));
+    }
+    return TSR_OK;
+}
+
+/* In Python null is as good as false, which nobody means where the default is true. */
+static tsr_status read_flag(const reader *r, const char *key, bool fallback, bool *out)
+{
+    *out = fallback;
+    if (has(r->config, key) && (fallback || !json_is_null(json_object_get(r->config, key)))) {
+        TSR_TRY(tsri_json_bool(r->config, key, r->file, out));
+    }
+    return TSR_OK;
+}
+
+static tsr_status require_flag(const reader *r, const char *key, bool wanted)
 {
     bool value = wanted;
 
-    TSR_TRY(tsri_json_bool_or(config, key, file, wanted, &value));
+    TSR_TRY(read_flag(r, key, wanted, &value));
     if (value != wanted) {
-        return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: %s is %s, only %s is computed", file, key,
+        return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: %s is %s, only %s is computed", r->file, key,
                          value ? "true" : "false", wanted ? "true" : "false");
     }
     return TSR_OK;
 }
 
-/* Scaled rotary embeddings ("linear", "dynamic", "yarn", "llama3") change every angle. */
+/* The function called by key must be one of names, which ends with NULL: all the same one. */
+static tsr_status require_function(const reader *r, const char *key, const char *const *names)
+{
+    const char *name = names[0];
+
+    if (has(r->config, key)) {
+        TSR_TRY(tsri_json_string(r->config, key, r->file, &name));
+    }
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return TSR_OK;
+        }
+    }
+    return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: %s is \"%s\", only \"%s\" (or \"%s\") is computed",
+                     r->file, key, name, names[0], names[1]);
+}
+
+/* ---- rotary positions ---- */
+
+/* Scaled rotary embeddings ("linear", "dynamic", "yarn", "llama3") change every angle; the first
+ * and the last by a factor, which may be 1. */
 static tsr_status check_rope_type(const json_t *rope, const char *key, const char *file)
 {
-    const char *type = NULL;
-    const char *old_type = NULL;
+    const char *type = "default";
+    double factor = 0.0;
 
-    TSR_TRY(tsri_json_string_or(rope, "type", file, "default", &old_type));
-    TSR_TRY(tsri_json_string_or(rope, "rope_type", file, old_type, &type));
-    if (strcmp(type, "default") != 0) {
+    if (has(rope, "rope_type")) {
+        TSR_TRY(tsri_json_string(rope, "rope_type", file, &type));
+    } else if (has(rope, "type")) {
+        TSR_TRY(tsri_json_string(rope, "type", file, &type));
+    }
+    if (strcmp(type, "linear") == 0 || strcmp(type, "llama3") == 0) {
+        TSR_TRY(tsri_json_number(rope, "factor", file, &factor));
+    }
+    if (strcmp(type, "default") != 0 && factor != 1.0) {
         return TSR_RAISE(TSR_ERR_UNSUPPORTED,
                          "%s: %s has rope_type \"%s\", only \"default\" is computed", file, key,
                          type);
@@ -82,148 +153,178 @@ static tsr_status check_rope_type(const json_t *rope, const char *key, const cha
     return TSR_OK;
 }
 
-static tsr_status read_rope(const json_t *config, const char *file, double *theta)
+static tsr_status read_rope(const reader *r, double *theta)
 {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    double partial = 1.0;
 
-    TSR_TRY(read_positive(config, "rope_theta", file, 10000.0, theta));
+    TSR_TRY(read_number(r->config, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, 10000.0, theta));
     for (int i = 0; i < 2; i++) {
-        const json_t *rope = json_object_get(config, keys[i]);
+        const json_t *rope = json_object_get(r->config, keys[i]);
 
         if (rope == NULL || json_is_null(rope)) {
             continue;
         }
         if (!json_is_object(rope)) {
-            return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s wants an object or null", file, keys[i]);
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s wants an object or null", r->file, keys[i]);
         }
-        TSR_TRY(check_rope_type(rope, keys[i], file));
-        TSR_TRY(read_positive(rope, "rope_theta", file, *theta, theta));
+        TSR_TRY(check_rope_type(rope, keys[i], r->file));
+        TSR_TRY(read_number(rope, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, *theta, theta));
+        TSR_TRY(read_number(rope, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial,
+                            &partial));
+    }
+    TSR_TRY(read_number(r->config, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial,
+                        &partial));
+    if (partial != 1.0) {
+        return TSR_RAISE(TSR_ERR_UNSUPPORTED,
+                         "%s: partial_rotary_factor is %g, only whole heads are turned", r->file,
+                         partial);
     }
     return TSR_OK;
 }
 
-static tsr_status read_head_dim(const json_t *config, const char *file, tsr_llama_config *out)
+/* ---- llama ---- */
+
+static tsr_status read_head_dim(const reader *r, tsr_llama_config *out)
 {
-    TSR_TRY(tsri_json_int_or(config, "head_dim", file, 0, &out->head_dim));
+    TSR_TRY(read_size_or(r, "head_dim", TSRI_BOUND_HEAD_DIM, &out->head_dim));
     if (out->head_dim == 0 && out->dim % out->heads == 0) {
         out->head_dim = out->dim / out->heads;
     }
-    if (out->head_dim < 1 || out->head_dim > INT_MAX) {
+    if (out->head_dim == 0) {
         return TSR_RAISE(TSR_ERR_FORMAT,
-                         "%s: head_dim %lld with hidden_size %lld over %d heads: wants a head_dim "
-                         "of 1 or more, or heads that divide hidden_size",
-                         file, (long long)out->head_dim, (long long)out->dim, out->heads);
+                         "%s: hidden_size %lld over %d heads leaves a rest, and head_dim is not "
+                         "given",
+                         r->file, (long long)out->dim, out->heads);
     }
     if (out->head_dim % 2 != 0) {
         return TSR_RAISE(TSR_ERR_FORMAT, "%s: head_dim %lld is odd, rotary positions want pairs",
-                         file, (long long)out->head_dim);
+                         r->file, (long long)out->head_dim);
     }
     return TSR_OK;
 }
 
-static tsr_status read_llama_sizes(const json_t *config, const char *file, tsr_llama_config *out)
+static tsr_status read_llama_sizes(const reader *r, tsr_llama_config *out)
 {
-    TSR_TRY(read_count(config, "num_hidden_layers", file, 0, &out->layers));
-    TSR_TRY(read_count(config, "num_attention_heads", file, 0, &out->heads));
-    TSR_TRY(read_count(config, "num_key_value_heads", file, out->heads, &out->kv_heads));
-    if (out->heads % out->kv_heads != 0) {
+    int64_t layers = 0;
+    int64_t heads = 0;
+    int64_t kv_heads = 0;
+
+    TSR_TRY(read_size(r, "num_hidden_layers", TSRI_BOUND_LAYERS, &layers));
+    TSR_TRY(read_size(r, "num_attention_heads", TSRI_BOUND_HEADS, &heads));
+    kv_heads = heads;
+    TSR_TRY(read_size_or(r, "num_key_value_heads", TSRI_BOUND_HEADS, &kv_heads));
+    if (heads % kv_heads != 0) {
         return TSR_RAISE(TSR_ERR_FORMAT,
-                         "%s: num_key_value_heads %d does not divide num_attention_heads %d", file,
-                         out->kv_heads, out->heads);
+                         "%s: num_key_value_heads %lld does not divide num_attention_heads %lld",
+                         r->file, (long long)kv_heads, (long long)heads);
     }
-    TSR_TRY(read_size(config, "hidden_size", file, 0, &out->dim));
-    TSR_TRY(read_size(config, "intermediate_size", file, 0, &out->ffn));
-    TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
-    TSR_TRY(read_head_dim(config, file, out));
+    out->layers = (int)layers;
+    out->heads = (int)heads;
+    out->kv_heads = (int)kv_heads;
+    TSR_TRY(read_size(r, "hidden_size", TSRI_BOUND_DIM, &out->dim));
+    TSR_TRY(read_size(r, "intermediate_size", TSRI_BOUND_FFN, &out->ffn));
+    TSR_TRY(read_size(r, "vocab_size", TSRI_BOUND_VOCAB, &out->vocab));
+    TSR_TRY(read_head_dim(r, out));
     return TSR_OK;
 }
 
-static tsr_status read_llama(const json_t *config, const char *file, tsr_llama_config *out)
+/* initializer_range 0 is our 0.02: what it would draw is read from the weights. */
+static tsr_status read_llama(const reader *r, tsr_llama_config *out)
 {
-    const char *act = NULL;
+    static const char *const functions[] = {"silu", "swish", NULL};
 
-    TSR_TRY(tsri_json_string_or(config, "hidden_act", file, "silu", &act));
-    if (strcmp(act, "silu") != 0) {
-        return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: hidden_act is \"%s\", only \"silu\" is computed",
-                         file, act);
-    }
-    TSR_TRY(read_llama_sizes(config, file, out));
-    TSR_TRY(read_rope(config, file, &out->rope_theta));
-    TSR_TRY(read_positive(config, "rms_norm_eps", file, 1e-6, &out->norm_eps));
-    TSR_TRY(read_positive(config, "initializer_range", file, 0.02, &out->init_std));
-    TSR_TRY(tsri_json_bool_or(config, "attention_bias", file, false, &out->attention_bias));
-    TSR_TRY(tsri_json_bool_or(config, "mlp_bias", file, false, &out->mlp_bias));
-    TSR_TRY(tsri_json_bool_or(config, "tie_word_embeddings", file, false, &out->tied));
+    TSR_TRY(require_function(r, "hidden_act", functions));
+    TSR_TRY(read_llama_sizes(r, out));
+    TSR_TRY(read_rope(r, &out->rope_theta));
+    TSR_TRY(
+        read_number(r->config, "rms_norm_eps", r->file, TSRI_BOUND_NORM_EPS, 1e-6, &out->norm_eps));
+    TSR_TRY(read_number(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
+                        &out->init_std));
+    TSR_TRY(read_flag(r, "attention_bias", false, &out->attention_bias));
+    TSR_TRY(read_flag(r, "mlp_bias", false, &out->mlp_bias));
+    TSR_TRY(read_flag(r, "tie_word_embeddings", false, &out->tied));
     return TSR_OK;
 }
 
-static tsr_status check_gpt2(const json_t *config, const char *file)
-{
-    const char *act = NULL;
+/* ---- gpt2 ---- */
 
-    TSR_TRY(tsri_json_string_or(config, "activation_function", file, "gelu_new", &act));
-    if (strcmp(act, "gelu_new") != 0 && strcmp(act, "gelu_pytorch_tanh") != 0) {
-        return TSR_RAISE(TSR_ERR_UNSUPPORTED,
-                         "%s: activation_function is \"%s\", only \"gelu_new\" and "
-                         "\"gelu_pytorch_tanh\" are computed",
-                         file, act);
-    }
-    TSR_TRY(require_flag(config, "scale_attn_weights", file, true));
-    TSR_TRY(require_flag(config, "scale_attn_by_inverse_layer_idx", file, false));
-    TSR_TRY(require_flag(config, "add_cross_attention", file, false));
+static tsr_status check_gpt2(const reader *r)
+{
+    /* Names of the approximation by tanh; "gelu" is the exact one. */
+    static const char *const functions[] = {"gelu_new",      "gelu_pytorch_tanh", "gelu_fast",
+                                            "gelu_accurate", "gelu_python_tanh",  NULL};
+
+    TSR_TRY(require_function(r, "activation_function", functions));
+    TSR_TRY(require_flag(r, "scale_attn_weights", true));
+    TSR_TRY(require_flag(r, "scale_attn_by_inverse_layer_idx", false));
+    TSR_TRY(require_flag(r, "add_cross_attention", false));
     return TSR_OK;
 }
 
-static tsr_status read_gpt2_sizes(const json_t *config, const char *file, tsr_gpt2_config *out)
+static tsr_status read_gpt2_sizes(const reader *r, tsr_gpt2_config *out)
 {
-    TSR_TRY(read_count(config, "n_layer", file, 0, &out->layers));
-    TSR_TRY(read_count(config, "n_head", file, 0, &out->heads));
-    TSR_TRY(read_size(config, "n_embd", file, 0, &out->dim));
+    int64_t layers = 0;
+    int64_t heads = 0;
+
+    TSR_TRY(read_named(r, "n_layer", "num_hidden_layers", TSRI_BOUND_LAYERS, &layers));
+    TSR_TRY(read_named(r, "n_head", "num_attention_heads", TSRI_BOUND_HEADS, &heads));
+    TSR_TRY(read_named(r, "n_embd", "hidden_size", TSRI_BOUND_DIM, &out->dim));
+    out->layers = (int)layers;
+    out->heads = (int)heads;
     if (out->dim % out->heads != 0) {
-        return TSR_RAISE(TSR_ERR_FORMAT, "%s: n_head %d does not divide n_embd %lld", file,
+        return TSR_RAISE(TSR_ERR_FORMAT, "%s: n_head %d does not divide n_embd %lld", r->file,
                          out->heads, (long long)out->dim);
     }
-    TSR_TRY(read_size(config, "n_inner", file, 4 * out->dim, &out->ffn));
-    TSR_TRY(read_size(config, "n_positions", file, 0, &out->positions));
-    TSR_TRY(read_size(config, "vocab_size", file, 0, &out->vocab));
+    out->ffn = 4 * out->dim;
+    TSR_TRY(read_size_or(r, "n_inner", TSRI_BOUND_FFN, &out->ffn));
+    TSR_TRY(read_named(r, "n_positions", "max_position_embeddings", TSRI_BOUND_POSITIONS,
+                       &out->positions));
+    TSR_TRY(read_size(r, "vocab_size", TSRI_BOUND_VOCAB, &out->vocab));
     return TSR_OK;
 }
 
-static tsr_status read_gpt2(const json_t *config, const char *file, tsr_gpt2_config *out)
+static tsr_status read_gpt2(const reader *r, tsr_gpt2_config *out)
 {
     bool tied = true;
 
-    TSR_TRY(check_gpt2(config, file));
-    TSR_TRY(read_gpt2_sizes(config, file, out));
-    TSR_TRY(read_positive(config, "layer_norm_epsilon", file, 1e-5, &out->norm_eps));
-    TSR_TRY(read_positive(config, "initializer_range", file, 0.02, &out->init_std));
-    TSR_TRY(tsri_json_bool_or(config, "tie_word_embeddings", file, true, &tied));
+    TSR_TRY(check_gpt2(r));
+    TSR_TRY(read_gpt2_sizes(r, out));
+    TSR_TRY(read_number(r->config, "layer_norm_epsilon", r->file, TSRI_BOUND_NORM_EPS, 1e-5,
+                        &out->norm_eps));
+    TSR_TRY(read_number(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
+                        &out->init_std));
+    TSR_TRY(read_flag(r, "tie_word_embeddings", true, &tied));
     out->untied = !tied;
     return TSR_OK;
 }
 
-static tsr_status read_model(const json_t *config, const char *file, tsri_model_spec *out)
+/* ---- which ---- */
+
+static tsr_status read_model(const reader *r, tsri_model_spec *out)
 {
     tsri_model_spec spec = {.arch = TSRI_ARCH_LLAMA};
     const char *type = NULL;
 
-    TSR_TRY(tsri_json_string(config, "model_type", file, &type));
+    TSR_TRY(tsri_json_string(r->config, "model_type", r->file, &type));
     if (strcmp(type, "llama") == 0) {
-        TSR_TRY(read_llama(config, file, &spec.llama));
+        TSR_TRY(read_llama(r, &spec.llama));
     } else if (strcmp(type, "gpt2") == 0) {
         spec.arch = TSRI_ARCH_GPT2;
-        TSR_TRY(read_gpt2(config, file, &spec.gpt2));
+        TSR_TRY(read_gpt2(r, &spec.gpt2));
     } else {
         return TSR_RAISE(TSR_ERR_UNSUPPORTED,
-                         "%s: model_type is \"%s\", known are \"llama\" and \"gpt2\"", file, type);
+                         "%s: model_type is \"%s\", known are \"llama\" and \"gpt2\"", r->file,
+                         type);
     }
     *out = spec;
     return TSR_OK;
 }
 
-tsr_status tsri_hf_read_config(const char *path, tsri_model_spec *out)
+tsr_status tsri_hf_read_config(const char *path, tsri_model_spec *out, char *notice)
 {
     char file[PATH_BYTES];
+    char twice[TSRI_JSON_TWICE_BYTES];
     struct stat info;
     const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const int n = snprintf(file, sizeof(file), "%s%s", path, folder ? "/config.json" : "");
@@ -233,8 +334,13 @@ tsr_status tsri_hf_read_config(const char *path, tsri_model_spec *out)
     if (n < 0 || n >= (int)sizeof(file)) {
         return TSR_RAISE(TSR_ERR_INVALID, "path %s is longer than %d", path, (int)sizeof(file) - 1);
     }
-    TSR_TRY(tsri_json_load_file(file, &config));
-    TSR_TRY_GOTO(status, read_model(config, file, out), free_config);
+    TSR_TRY(tsri_json_load_loose(file, &config, twice));
+    const reader r = {.config = config, .file = file};
+
+    TSR_TRY_GOTO(status, read_model(&r, out), free_config);
+    if (twice[0] != '\0') {
+        tsri_hf_note(notice, "config.json: %s, the last one counts", twice);
+    }
 free_config:
     json_decref(config);
     return status;

@@ -121,6 +121,9 @@ static void show_start(void *context, const tsri_train_start *start)
     (void)fprintf(d->to, "%s of %s parameters on mesh %s, preset %s, %s\n", start->arch,
                   count_text((double)start->params, params, sizeof(params)), start->mesh,
                   start->preset, start->param_dtype);
+    if (start->weights[0] != '\0') {
+        (void)fprintf(d->to, "weights: %s\n", start->weights);
+    }
     if (start->mesh_reason[0] != '\0') {
         (void)fprintf(d->to, "mesh auto: %s\n", start->mesh_reason);
     }

@@ -118,6 +118,7 @@ static void print_table(const tsri_verify_report *report, const char *folder)
     (void)printf("%s: %s of %lld parameters, %d steps of %d x %lld x %lld tokens\n", folder,
                  report->arch, (long long)report->params, report->steps, report->micro_batches,
                  (long long)report->batch, (long long)report->seq);
+    (void)printf("weights: %s\n", report->weights);
     (void)printf("mesh %s, preset %s, f32\n\n", report->mesh, report->preset);
     (void)printf("%-13s %-18s %13s %9s       %s\n", "quantity", "measure", "largest error", "bound",
                  "where");
@@ -153,11 +154,12 @@ static tsr_status print_json(const tsri_verify_report *report, const char *folde
     for (int i = 0; i < report->row_count; i++) {
         (void)json_array_append_new(rows, row_json(&report->rows[i]));
     }
-    all = json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:o, s:b}", "case", folder,
-                    "arch", report->arch, "mesh", report->mesh, "preset", report->preset,
-                    "parameters", (json_int_t)report->params, "steps", report->steps,
-                    "micro_batches", report->micro_batches, "batch", (json_int_t)report->batch,
-                    "seq", (json_int_t)report->seq, "quantities", rows, "ok", (int)report->ok);
+    all =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:o, s:b}", "case", folder,
+                  "arch", report->arch, "weights", report->weights, "mesh", report->mesh, "preset",
+                  report->preset, "parameters", (json_int_t)report->params, "steps", report->steps,
+                  "micro_batches", report->micro_batches, "batch", (json_int_t)report->batch, "seq",
+                  (json_int_t)report->seq, "quantities", rows, "ok", (int)report->ok);
     if (all == NULL) {
         return TSR_RAISE(TSR_ERR_NOMEM, "no memory for the report");
     }

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "checkpoint/hf.h"
 #include "train/job.h"
 #include "train/mesh_text.h"
 #include "train/options.h"
@@ -97,6 +98,7 @@ typedef struct tsri_config {
     bool is_set[TSRI_CONFIG_MAX_OPTIONS];
     char mesh_reason[192];                              /* of a mesh that auto chose, or "" */
     tsri_model_spec spec;                               /* what model says */
+    char model_notice[TSRI_HF_NOTICE_BYTES];            /* of model.hf, see hf.h */
     tsr_optimizer_group groups[TSRI_OPTION_MAX_GROUPS]; /* what optim.groups says */
 } tsri_config;
 

@@ -115,7 +115,7 @@ static tsr_status check_keys(const tsri_config *config, const tsri_model_spec *s
         if (!config->is_set[tsri_option_find(key->path)]) {
             continue;
         }
-        if (fixed) {
+        if (fixed && strcmp(key->path, "model.tied") != 0) {
             return raise_size(config, key->path, "cannot be set beside model.hf");
         }
         if (!(gpt2 ? key->gpt2 : key->llama)) {
@@ -197,15 +197,19 @@ tsr_status tsri_config_read_model(tsri_config *config)
     prefer_words(config);
     TSR_TRY(find_source(config, &source));
     memset(spec, 0, sizeof(*spec));
+    config->model_notice[0] = '\0';
     if (source == 0) {
         TSR_TRY(tsri_model_preset(m->preset, spec));
     } else if (source == 1) {
-        TSR_TRY(tsri_hf_read_config(m->hf, spec));
+        TSR_TRY(tsri_hf_read_config(m->hf, spec, config->model_notice));
     } else {
         spec->arch = strcmp(m->arch, "gpt2") == 0 ? TSRI_ARCH_GPT2 : TSRI_ARCH_LLAMA;
         TSR_TRY(check_sizes(config));
     }
     TSR_TRY(check_keys(config, spec, source == 1));
+    if (source == 1 && m->tied != 0) {
+        tsri_hf_note(config->model_notice, "model.tied decides whether the head is the embedding");
+    }
     if (spec->arch == TSRI_ARCH_GPT2) {
         apply_gpt2(config, &spec->gpt2);
     } else {

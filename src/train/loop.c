@@ -100,7 +100,7 @@ static tsr_status check_weights(const tsri_config *config, const tsri_job *dry)
         return TSR_OK;
     }
     TSR_TRY(tsri_safetensors_open(config->model.hf, &weights));
-    TSR_TRY_GOTO(status, tsri_hf_check(weights, &config->spec, dry->params, dry->param_count),
+    TSR_TRY_GOTO(status, tsri_hf_check(weights, &config->spec, dry->params, dry->param_count, NULL),
                  close);
 close:
     tsri_safetensors_close(&weights);
@@ -296,7 +296,8 @@ static tsr_status load_weights(training *t)
     }
     TSR_TRY(tsri_safetensors_open(t->config->model.hf, &weights));
     TSR_TRY_GOTO(status,
-                 tsri_hf_load(weights, &t->config->spec, t->job->params, t->job->param_count),
+                 tsri_hf_load(weights, &t->config->spec, t->job->params, t->job->param_count,
+                              t->config->model_notice),
                  close);
 close:
     tsri_safetensors_close(&weights);
@@ -345,6 +346,7 @@ static void tell_start(const training *t)
         .run_dir_taken = t->folder.renamed,
         .arch = t->options.model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
         .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
+        .weights = t->config->model_notice,
         .mesh_reason = t->config->mesh_reason,
         .binding = t->binding.text,
         .links = links,

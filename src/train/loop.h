@@ -20,6 +20,7 @@ typedef struct tsri_train_start {
     const char *arch, *mesh, *preset, *param_dtype;
     int64_t params, data_bytes, windows;
     int data_files;
+    const char *weights;     /* files that they were read from, and how; "": drawn */
     const char *mesh_reason; /* of a mesh that was chosen; else "" */
     const char *binding;     /* of ranks to cores; "": was not asked for */
     const char *links;       /* along the axes, as measured; "": they were not */

@@ -144,7 +144,8 @@ static tsr_status open_replay(replay *r, tsr_world *world, const tsri_verify_opt
     tsri_verify_job_options(&r->c, options, &job);
     TSR_TRY(tsri_job_open(world, &job, &r->job));
     TSR_TRY(tsri_verify_check_expect(&r->c, r->job));
-    TSR_TRY(tsri_hf_load(r->c.weights, &r->c.spec, r->job->params, r->job->param_count));
+    TSR_TRY(
+        tsri_hf_load(r->c.weights, &r->c.spec, r->job->params, r->job->param_count, r->c.notice));
     tokens = (size_t)(r->job->row_count * r->c.seq);
     TSR_TRY(tsri_alloc(tokens, sizeof(*r->ids), &r->ids));
     TSR_TRY(tsri_alloc(tokens, sizeof(*r->labels), &r->labels));
@@ -232,6 +233,7 @@ static void judge(const replay *r, const tsri_verify_options *options, tsri_veri
         .micro_batches = c->micro_batches,
         .ok = true,
     };
+    (void)snprintf(out->weights, sizeof(out->weights), "%s", c->notice);
     (void)tsr_mesh_format(r->job->mesh, out->mesh, sizeof(out->mesh));
     add_step_row(out, "tokens", "absolute", r->tokens, 0.0, r->tokens_at);
     add_step_row(out, "loss", "relative", r->loss, loss_bound, r->loss_at);
@@ -288,7 +290,7 @@ tsr_status tsri_verify_check(const tsri_verify_options *options, int ranks)
     TSR_TRY_GOTO(status, tsri_verify_open_case(&c, options, ranks), close_case);
     tsri_verify_job_options(&c, options, &job_options);
     TSR_TRY_GOTO(status, tsri_job_dry_run(&job_options, 0, ranks, &world, &job), close_case);
-    TSR_TRY_GOTO(status, tsri_hf_check(c.weights, &c.spec, job->params, job->param_count),
+    TSR_TRY_GOTO(status, tsri_hf_check(c.weights, &c.spec, job->params, job->param_count, NULL),
                  close_job);
     TSR_TRY_GOTO(status, tsri_verify_check_expect(&c, job), close_job);
 close_job:

@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "checkpoint/hf.h"
 #include "train/job.h"
 
 enum {
@@ -46,6 +47,7 @@ typedef struct tsri_verify_row {
 typedef struct tsri_verify_report {
     const char *arch; /* "llama" */
     char mesh[192];
+    char weights[TSRI_HF_NOTICE_BYTES]; /* which files were read, and how */
     const char *preset;
     int64_t params, batch, seq;
     int steps, micro_batches;

@@ -253,7 +253,7 @@ tsr_status tsri_verify_open_case(verify_case *c, const tsri_verify_options *opti
     TSR_TRY(open_mesh(c, options->mesh, ranks));
     TSR_TRY(read_json(c, options->folder, "train.json", read_run));
     TSR_TRY(read_json(c, options->folder, "expect.json", read_expect));
-    TSR_TRY(tsri_hf_read_config(options->folder, &c->spec));
+    TSR_TRY(tsri_hf_read_config(options->folder, &c->spec, c->notice));
     TSR_TRY(tsri_safetensors_open(options->folder, &c->weights));
     TSR_TRY(open_tokens(c, options->folder));
     TSR_TRY(open_expect(c, options->folder));

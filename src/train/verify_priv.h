@@ -13,7 +13,8 @@ typedef struct verify_step {
 
 typedef struct verify_case {
     tsri_model_spec spec;
-    int64_t batch, seq; /* batch is that of a micro-batch */
+    char notice[TSRI_HF_NOTICE_BYTES]; /* of the weights, see hf.h */
+    int64_t batch, seq;                /* batch is that of a micro-batch */
     int step_count, micro_batches;
     bool forward_only;
     double clip_norm; /* 0: none */

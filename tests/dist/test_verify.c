@@ -119,6 +119,23 @@ static void llama_sharded_file(void)
     check_case("train/llama-sharded-file", 1);
 }
 
+/* What tests/golden/files/README.md lists. */
+static void files(void)
+{
+    tsri_verify_options differs = {0};
+
+    check_case("files/extra-f8e4m3", 1);
+    check_case("files/gpt2-mask-bool", 1);
+    check_case("files/gpt2-tied-only-head", 1);
+    check_case("files/index-dot", 1);
+    check_case("files/single-beside-old-shards", 1);
+    differs.folder = tsr_test_golden_path("files/tied-head-differs");
+    CHECK_EQ(tsri_verify_check(&differs, tsr_test_size()), TSR_ERR_FORMAT);
+    CHECK(strstr(tsr_error_message(), "model.embed_tokens.weight and lm_head.weight differ") !=
+          NULL);
+    tsr_error_clear();
+}
+
 /* What tests/golden/extra/README.md lists. */
 static void extra(void)
 {
@@ -477,6 +494,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"llama_accum3", llama_accum3},
     {"llama_tied", llama_tied},
     {"llama_sharded_file", llama_sharded_file},
+    {"files", files},
     {"extra", extra},
     {"extra_sequence_parallel", extra_sequence_parallel},
     {"all_presets", all_presets},

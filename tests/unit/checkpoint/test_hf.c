@@ -23,7 +23,7 @@ static tsr_status parse(const char *text, tsri_model_spec *out)
     const char *path = tsr_test_scratch_path("config.json");
 
     CHECK_OK(tsri_file_write(path, text, strlen(text)));
-    return tsri_hf_read_config(path, out);
+    return tsri_hf_read_config(path, out, NULL);
 }
 
 static void check_refused(const char *text, tsr_status status, const char *words)
@@ -41,7 +41,7 @@ static void golden_configs(void)
 {
     tsri_model_spec s;
 
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &s));
+    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &s, NULL));
     CHECK_EQ(s.arch, TSRI_ARCH_GPT2);
     CHECK_EQ(s.gpt2.layers, 3);
     CHECK_EQ(s.gpt2.heads, 4);
@@ -51,13 +51,14 @@ static void golden_configs(void)
     CHECK_EQ(s.gpt2.positions, 64);
     CHECK(s.gpt2.norm_eps == 1e-5 && s.gpt2.init_std == 0.02 && s.gpt2.dropout == 0.0);
     CHECK(!s.gpt2.untied);
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3/config.json"), &s));
+    REQUIRE_OK(
+        tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3/config.json"), &s, NULL));
     CHECK_EQ(s.arch, TSRI_ARCH_LLAMA);
     CHECK_EQ(s.llama.kv_heads, 2);
     CHECK_EQ(s.llama.head_dim, 10);
     CHECK(s.llama.rope_theta == 10000.0 && s.llama.norm_eps == 1e-5);
     CHECK(!s.llama.tied && !s.llama.attention_bias && !s.llama.mlp_bias);
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-tied"), &s));
+    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-tied"), &s, NULL));
     CHECK(s.llama.tied && s.llama.norm_eps == 1e-6);
     CHECK_EQ(s.llama.head_dim, 8);
 }
@@ -91,6 +92,12 @@ static void llama_styles(void)
     CHECK_EQ(s.llama.head_dim, 16);
     CHECK(s.llama.rope_theta == 7.0);
     CHECK(s.llama.attention_bias && s.llama.mlp_bias && s.llama.tied);
+    REQUIRE_OK(parse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1},"
+                           "\"hidden_act\":\"swish\",\"initializer_range\":0,"
+                           "\"attention_bias\":null,\"pad_token_id\":null,\"x\":{\"y\":[]}}",
+                     &s));
+    REQUIRE_OK(parse("\xEF\xBB\xBF" LLAMA ",\"vocab_size\":33}", &s)); /* twice: the last */
+    CHECK_EQ(s.llama.vocab, 33);
     REQUIRE_OK(parse(LLAMA ",\"rope_scaling\":{\"type\":\"default\"},\"rope_theta\":9}", &s));
     CHECK(s.llama.rope_theta == 9.0);
 }
@@ -99,18 +106,29 @@ static void llama_refusals(void)
 {
     check_refused(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
                   TSR_ERR_UNSUPPORTED, "rope_scaling has rope_type \"linear\"");
-    check_refused(LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5}}",
+    check_refused(LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5,"
+                        "\"factor\":8.0}}",
                   TSR_ERR_UNSUPPORTED, "rope_parameters has rope_type \"llama3\"");
     check_refused(LLAMA ",\"rope_scaling\":2}", TSR_ERR_FORMAT, "rope_scaling wants an object");
     check_refused(LLAMA ",\"hidden_act\":\"gelu\"}", TSR_ERR_UNSUPPORTED,
                   "hidden_act is \"gelu\", only \"silu\"");
-    check_refused(LLAMA ",\"head_dim\":-8}", TSR_ERR_FORMAT, "head_dim -8");
+    check_refused(LLAMA ",\"head_dim\":-8}", TSR_ERR_FORMAT, "head_dim is -8, wants 1 to");
+    check_refused(LLAMA ",\"head_dim\":0}", TSR_ERR_FORMAT, "head_dim is 0");
+    check_refused(LLAMA ",\"rope_theta\":null}", TSR_ERR_FORMAT, "\"rope_theta\" is null");
+    check_refused(LLAMA ",\"rope_theta\":0}", TSR_ERR_FORMAT, "rope_theta is 0, wants 1 to");
+    check_refused(LLAMA ",\"rope_theta\":-1e4}", TSR_ERR_FORMAT, "rope_theta is -10000");
+    check_refused(LLAMA ",\"rms_norm_eps\":1e308}", TSR_ERR_FORMAT, "rms_norm_eps is 1e+308");
+    check_refused(LLAMA ",\"rms_norm_eps\":1e-320}", TSR_ERR_FORMAT, "wants 1e-30 to 1");
+    check_refused(LLAMA ",\"initializer_range\":-0.02}", TSR_ERR_FORMAT, "initializer_range");
+    check_refused(LLAMA ",\"vocab_size\":null}", TSR_ERR_FORMAT, "vocab_size");
+    check_refused(LLAMA ",\"partial_rotary_factor\":0.5}", TSR_ERR_UNSUPPORTED,
+                  "partial_rotary_factor is 0.5");
     check_refused(LLAMA ",\"head_dim\":3}", TSR_ERR_FORMAT, "head_dim 3 is odd");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"num_attention_heads\":4,"
                   "\"num_key_value_heads\":3}",
                   TSR_ERR_FORMAT, "num_key_value_heads 3 does not divide num_attention_heads 4");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":4294967296}", TSR_ERR_FORMAT,
-                  "num_hidden_layers is 4294967296, wants 1 to 2147483647");
+                  "num_hidden_layers is 4294967296, wants 1 to 4096");
     check_refused(LLAMA ",\"rms_norm_eps\":0}", TSR_ERR_FORMAT, "rms_norm_eps is 0");
     check_refused(LLAMA ",\"tie_word_embeddings\":1}", TSR_ERR_FORMAT, "tie_word_embeddings");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":0}", TSR_ERR_FORMAT,
@@ -135,6 +153,15 @@ static void gpt2_variants(void)
                      &s));
     CHECK_EQ(s.gpt2.ffn, 24);
     CHECK(s.gpt2.untied && s.gpt2.norm_eps == 1e-3);
+    REQUIRE_OK(parse("{\"model_type\":\"gpt2\",\"num_hidden_layers\":2,"
+                     "\"num_attention_heads\":2,\"hidden_size\":16,\"n_embd\":16,"
+                     "\"max_position_embeddings\":8,\"vocab_size\":11}",
+                     &s));
+    CHECK_EQ(s.gpt2.layers, 2);
+    CHECK_EQ(s.gpt2.positions, 8);
+    check_refused(GPT2 ",\"hidden_size\":32}", TSR_ERR_FORMAT,
+                  "n_embd is 16 and hidden_size is 32, which mean the same");
+    check_refused(GPT2 ",\"tie_word_embeddings\":null}", TSR_ERR_FORMAT, "tie_word_embeddings");
     check_refused(GPT2 ",\"activation_function\":\"gelu\"}", TSR_ERR_UNSUPPORTED,
                   "activation_function is \"gelu\"");
     check_refused("{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":3,\"n_embd\":16}",
@@ -254,10 +281,10 @@ static void blocks(void)
     tsri_model_spec spec;
     model m;
 
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &spec));
+    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &spec, NULL));
     REQUIRE(open_model(&spec, &m));
     REQUIRE_OK(tsri_safetensors_open(path, &st));
-    CHECK_OK(tsri_hf_check(st, &spec, m.params, m.count));
+    CHECK_OK(tsri_hf_check(st, &spec, m.params, m.count, NULL));
     for (int i = 0; i < m.count; i++) {
         const tsr_param_spec *s = tsr_param_get_spec(m.params[i]);
         const int64_t cols = s->ndim == 2 ? s->shape[1] : 1;
@@ -289,7 +316,7 @@ static void check_mismatch(const char *folder, const tsri_model_spec *spec, cons
 
     REQUIRE_OK(tsri_safetensors_open(tsr_test_golden_path(folder), &st));
     REQUIRE(open_model(spec, &m));
-    CHECK_EQ(tsri_hf_check(st, spec, m.params, m.count), TSR_ERR_FORMAT);
+    CHECK_EQ(tsri_hf_check(st, spec, m.params, m.count, NULL), TSR_ERR_FORMAT);
     if (strstr(tsr_error_message(), words) == NULL) {
         CHECK_STR(tsr_error_message(), words);
     }
@@ -302,7 +329,7 @@ static void mismatches(void)
 {
     tsri_model_spec spec;
 
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3"), &spec));
+    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3"), &spec, NULL));
     spec.llama.vocab = 130;
     check_mismatch("train/llama-accum3", &spec,
                    "tensor model.embed_tokens.weight has shape [131, 40], the model wants [130, "
@@ -310,7 +337,7 @@ static void mismatches(void)
     spec.llama.vocab = 131;
     spec.llama.layers = 4;
     check_mismatch("train/llama-accum3", &spec, "no tensor model.layers.3.");
-    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &spec));
+    REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &spec, NULL));
     spec.gpt2.ffn = 100;
     check_mismatch("train/gpt2-tiny", &spec,
                    "c_fc.weight has shape [48, 192], the model wants [48, 100]");
@@ -349,7 +376,7 @@ static void short_names(void)
     CHECK(t != NULL && strcmp(t->name, "wte.weight") == 0);
     CHECK_STATUS(TSR_ERR_FORMAT, tsri_hf_find(st, "grad.", &place, m.params[0], &t));
     CHECK_EQ(tsri_hf_find(st, "i.", &place, m.params[0], &t), TSR_ERR_FORMAT);
-    CHECK(strstr(tsr_error_message(), "i.wte.weight is i32, wants a floating-point") != NULL);
+    CHECK(strstr(tsr_error_message(), "i.wte.weight is I32, wants F32, BF16") != NULL);
     tsr_error_clear();
     tsri_safetensors_close(&st);
     close_model(&m);

@@ -15,7 +15,7 @@
 #include "nn/model.h"
 #include "optim/optim.h"
 
-#define TSRI_JOB_MAX_NAMES 8
+#define TSRI_JOB_MAX_NAMES 64
 
 typedef struct tsri_job_options {
     tsri_model_spec model;

@@ -12,6 +12,32 @@
 
 static const char separators[] = ", \t";
 
+/* Names are free, but for those that are nearly one that means something. What begins with that
+ * one, such as shard_a, is meant as it is. */
+static tsr_status check_name(const char *name, size_t length)
+{
+    static const char *const known[] = {"replicate", "shard"};
+    char word[TSR_MESH_NAME_BYTES];
+    const char *near = NULL;
+
+    (void)snprintf(word, sizeof(word), "%.*s", (int)length, name);
+    for (int i = 0; i < 2; i++) {
+        const size_t n = strlen(known[i]);
+        const char next = strncmp(word, known[i], n) == 0 ? word[n] : 'x';
+
+        if (next == '\0' || next == '_' || (next >= '0' && next <= '9')) {
+            return TSR_OK;
+        }
+    }
+    near = length > 3 ? tsri_nearest(word, known, 2) : strcmp(word, "pt") == 0 ? "tp" : NULL;
+    if (near != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "mesh axis \"%s\" is nearly \"%s\"; wants that, or a name less like it",
+                         word, near);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_mesh_text_add(tsri_mesh_text *mesh, const char *name, size_t length, long size)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -24,6 +50,7 @@ tsr_status tsri_mesh_text_add(tsri_mesh_text *mesh, const char *name, size_t len
         return TSR_RAISE(TSR_ERR_INVALID, "mesh axis \"%.*s\": a name has 1 to %d of a-z, 0-9, _",
                          shown, name, TSR_MESH_NAME_BYTES - 1);
     }
+    TSR_TRY(check_name(name, length));
     if ((size < 1 && size != -1) || size > INT_MAX) {
         return TSR_RAISE(TSR_ERR_INVALID,
                          "mesh axis \"%.*s\" has size %ld, wants at least 1, or -1 for what is "

@@ -52,9 +52,36 @@ static const char *name_of(const char *path)
     return dot != NULL ? dot + 1 : path;
 }
 
-/* The key that path was meant to be: one of that name in another section, else the nearest whole
- * path, else the nearest name. NULL: none is near. */
-static const char *find_near(const char *path)
+/* The section whose name is nearest to name, into text[WORD_BYTES]; NULL: none is near. */
+static const char *find_near_section(const char *name, char *text)
+{
+    char sections[MOST_KEYS][WORD_BYTES];
+    const char *names[MOST_KEYS];
+    const char *near = NULL;
+    int found = 0;
+    int count = 0;
+    const tsri_option *table = tsri_options(&count);
+
+    for (int i = 0; i < count; i++) {
+        (void)snprintf(sections[found], WORD_BYTES, "%.*s", (int)strcspn(table[i].path, "."),
+                       table[i].path);
+        if (found == 0 || strcmp(sections[found], sections[found - 1]) != 0) {
+            names[found] = sections[found];
+            found++;
+        }
+    }
+    near = tsri_nearest(name, names, found);
+    if (near == NULL) {
+        return NULL;
+    }
+    (void)snprintf(text, WORD_BYTES, "%s", near);
+    return text;
+}
+
+/* The key that path was meant to be: one of that name in another section, else for a word without
+ * section the nearest section, into text, else the nearest whole path, else the nearest name.
+ * NULL: none is near. */
+static const char *find_near(const char *path, char *text)
 {
     int count = 0;
     const tsri_option *table = tsri_options(&count);
@@ -69,7 +96,10 @@ static const char *find_near(const char *path)
             return paths[i];
         }
     }
-    near = tsri_nearest(path, paths, count);
+    near = strchr(path, '.') == NULL ? find_near_section(path, text) : NULL;
+    if (near == NULL) {
+        near = tsri_nearest(path, paths, count);
+    }
     if (near != NULL) {
         return near;
     }
@@ -84,7 +114,8 @@ static const char *find_near(const char *path)
 
 tsr_status tsri_option_raise_unknown(const tsri_option_place *place, const char *path)
 {
-    const char *near = find_near(path);
+    char section[WORD_BYTES];
+    const char *near = find_near(path, section);
     char text[PLACE_BYTES];
 
     return TSR_RAISE(TSR_ERR_INVALID, "%s: unknown key \"%s\"%s%s%s", place_text(place, text), path,
@@ -135,14 +166,26 @@ const char *tsri_option_choice(const tsri_option *option, int index, char *text,
 
 /* ---- what is wanted ---- */
 
+/* The ends of what a number may be; false: there are none. */
+static bool get_limits(const tsri_option *o, double *least, double *most)
+{
+    *least = o->min;
+    *most = o->max;
+    if (o->bound != TSRI_BOUND_NONE) {
+        tsri_bound_get(o->bound, least, most);
+    }
+    return o->type != TSRI_OPTION_NAMES && *least < *most;
+}
+
 static void add_limits(const tsri_option *o, char *text, size_t size)
 {
     const size_t used = strlen(text);
+    double least = 0.0;
+    double most = 0.0;
 
-    if (o->min < o->max && o->open) {
-        (void)snprintf(text + used, size - used, " above %.15g and below %.15g", o->min, o->max);
-    } else if (o->min < o->max) {
-        (void)snprintf(text + used, size - used, ", %.15g to %.15g", o->min, o->max);
+    if (get_limits(o, &least, &most)) {
+        (void)snprintf(text + used, size - used,
+                       o->open ? " above %.15g and below %.15g" : ", %.15g to %.15g", least, most);
     }
 }
 
@@ -210,13 +253,21 @@ static tsr_status raise_wrong(const context *c, const tsri_yaml_node *node, cons
 {
     char place[PLACE_BYTES];
     char type[TYPE_BYTES];
-    char have[SHOWN + 8];
+    char have[TYPE_BYTES];
 
     if (wanted == NULL) {
         wanted = tsri_option_type_text(c->option, type, sizeof(type));
     }
     return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %s, wants %s", place_text(c->place, place),
                      c->option->path, kind_text(node, have, sizeof(have)), wanted);
+}
+
+static tsr_status raise_many(const context *c, int count, int most)
+{
+    char place[PLACE_BYTES];
+
+    return TSR_RAISE(TSR_ERR_INVALID, "%s: %s has %d entries, at most %d are possible",
+                     place_text(c->place, place), c->option->path, count, most);
 }
 
 static tsr_status raise_choice(const context *c, const char *have, const words *list)
@@ -259,10 +310,16 @@ static tsr_status read_scalar(const context *c, const tsri_yaml_node *node, cons
 
 static bool in_range(const tsri_option *o, double value)
 {
-    if (o->min >= o->max) {
+    double least = 0.0;
+    double most = 0.0;
+
+    if (!get_limits(o, &least, &most)) {
         return true;
     }
-    return o->open ? value > o->min && value < o->max : value >= o->min && value <= o->max;
+    if (o->bound != TSRI_BOUND_NONE && value == strtod(o->fallback, NULL)) {
+        return true; /* such as 0, which asks for what would be there without the key */
+    }
+    return o->open ? value > least && value < most : value >= least && value <= most;
 }
 
 static tsr_status read_number(const context *c, const tsri_yaml_node *node, double *out)
@@ -331,6 +388,11 @@ static tsr_status read_text(const context *c, const tsri_yaml_node *node, char *
     words list;
 
     TSR_TRY(read_scalar(c, node, &text));
+    for (const char *at = text; *at != '\0'; at++) {
+        if ((unsigned char)*at < 0x20 || *at == 0x7f) {
+            return raise_wrong(c, node, "text without line ends and control characters");
+        }
+    }
     /* Where only some words work, others belong to features to come. */
     if (c->option->choices != NULL && c->option->works == NULL && *text != '\0') {
         split(c->option->choices, &list);
@@ -424,12 +486,17 @@ static tsr_status add_name(const context *c, const tsri_yaml_node *node, tsri_op
 
 static tsr_status read_names(const context *c, const tsri_yaml_node *node, tsri_option_names *out)
 {
+    const int most = c->option->max > 0.0 ? (int)c->option->max : TSRI_OPTION_MAX_NAMES;
+
     tsri_option_drop(c->option, out);
     if (node->kind == TSRI_YAML_SCALAR && strcmp(node->text, c->option->fallback) == 0) {
         return TSR_OK;
     }
-    if (node->kind != TSRI_YAML_LIST || node->count == 0 || node->count > TSRI_OPTION_MAX_NAMES) {
+    if (node->kind != TSRI_YAML_LIST || node->count == 0) {
         return raise_wrong(c, node, NULL);
+    }
+    if (node->count > most) {
+        return raise_many(c, node->count, most);
     }
     for (int i = 0; i < node->count; i++) {
         TSR_TRY(add_name(c, &node->children[i], out));
@@ -452,7 +519,10 @@ static tsr_status read_pair(const context *c, const tsri_yaml_node *node, double
 static const tsri_option group_rows[] = {
     {.path = "optim.groups[].match", .type = TSRI_OPTION_TEXT},
     {.path = "optim.groups[].lr_scale", .type = TSRI_OPTION_NUMBER, .max = 1e6, .open = true},
-    {.path = "optim.groups[].weight_decay", .type = TSRI_OPTION_NUMBER, .max = 1e6},
+    {.path = "optim.groups[].weight_decay",
+     .type = TSRI_OPTION_NUMBER,
+     .fallback = "0",
+     .bound = TSRI_BOUND_WEIGHT_DECAY},
 };
 
 static tsr_status read_group_key(const context *c, const tsri_yaml_node *node,
@@ -487,8 +557,11 @@ static tsr_status read_group_key(const context *c, const tsri_yaml_node *node,
 static tsr_status read_groups(const context *c, const tsri_yaml_node *node, tsri_option_groups *out)
 {
     tsri_option_drop(c->option, out);
-    if (node->kind != TSRI_YAML_LIST || node->count > TSRI_OPTION_MAX_GROUPS) {
+    if (node->kind != TSRI_YAML_LIST) {
         return raise_wrong(c, node, NULL);
+    }
+    if (node->count > TSRI_OPTION_MAX_GROUPS) {
+        return raise_many(c, node->count, TSRI_OPTION_MAX_GROUPS);
     }
     for (int i = 0; i < node->count; i++) {
         const tsri_yaml_node *group = &node->children[i];

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "base/bounds.h"
 #include "base/yaml.h"
 
 #include <stdbool.h>
@@ -37,14 +38,15 @@ typedef struct tsri_option {
     const char *choices;  /* "a, b": all that there are; of NAMES: of each; NULL: any */
     const char *works;    /* the values that this version knows; NULL: all. For numbers: "0" */
     const char *help;     /* lines that end in \n but for the last */
-    double min, max;      /* of INT, NUMBER, PAIR; min == max: any */
+    double min, max;      /* of INT, NUMBER, PAIR; min == max: any. Of NAMES: max names */
+    tsri_bound bound;     /* instead of min and max; the fallback is allowed besides */
     tsri_option_type type;
     bool open;  /* min and max themselves are not allowed */
     bool quiet; /* left out of the effective configuration where it is the default */
 } tsri_option;
 
 enum {
-    TSRI_OPTION_MAX_NAMES = 8,
+    TSRI_OPTION_MAX_NAMES = 64,
     TSRI_OPTION_MAX_GROUPS = 16
 };
 

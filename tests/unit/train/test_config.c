@@ -186,7 +186,13 @@ static void unknown_keys(void)
 {
     refuse("train:\n  stpes: 3\n", TSR_ERR_INVALID,
            "run.yaml:2: ", "unknown key \"train.stpes\"; the nearest is \"train.steps\"");
-    refuse("\n\ntrian: {steps: 3}\n", TSR_ERR_INVALID, "run.yaml:3: ", "unknown key \"trian\"");
+    refuse("\n\ntrian: {steps: 3}\n", TSR_ERR_INVALID,
+           "run.yaml:3: ", "unknown key \"trian\"; the nearest is \"train\"");
+    refuse("paralel: {preset: fsdp}\n", TSR_ERR_INVALID,
+           "run.yaml:1: ", "unknown key \"paralel\"; the nearest is \"parallel\"");
+    refuse("\"a\\n\\e[31mb\": 1\n", TSR_ERR_INVALID, "run.yaml:1: ", "key \"a??[31mb\"");
+    refuse_word("paralel={preset: fsdp}", TSR_ERR_INVALID, "the nearest is \"parallel\"");
+    refuse_word("msh=shard=2", TSR_ERR_INVALID, "the nearest is \"mesh\"");
     refuse("optim:\n  kind: sgd\n  lr: 0.1\n", TSR_ERR_INVALID,
            "run.yaml:3: ", "unknown key \"optim.lr\"; the nearest is \"train.lr\"");
     refuse("seq: 3\n", TSR_ERR_INVALID, "run.yaml:1: ", "the nearest is \"train.seq\"");
@@ -255,7 +261,19 @@ static void values_out_of_range(void)
     refuse_word("train.steps=0", TSR_ERR_INVALID, "train.steps is \"0\"");
     refuse_word("train.batch=-4", TSR_ERR_INVALID, "train.batch is \"-4\"");
     refuse_word("train.lr=-1e-3", TSR_ERR_INVALID, "train.lr is \"-1e-3\"");
-    refuse_word("optim.eps=0", TSR_ERR_INVALID, "above 0");
+    refuse_word("train.lr=inf", TSR_ERR_INVALID, "wants a number, 0 to 1000000");
+    refuse_word("train.lr=.nan", TSR_ERR_INVALID, "wants a number, 0 to 1000000");
+    refuse_word("optim.eps=0", TSR_ERR_INVALID, "1e-30 to 1");
+    refuse_word("optim.eps=1e-320", TSR_ERR_INVALID, "1e-30 to 1");
+    refuse_word("optim.eps=-1e-8", TSR_ERR_INVALID, "1e-30 to 1");
+    refuse_word("model.norm_eps=1e308", TSR_ERR_INVALID, "1e-30 to 1");
+    refuse_word("model.norm_eps=1e-320", TSR_ERR_INVALID, "1e-30 to 1");
+    refuse_word("model.rope_theta=-1", TSR_ERR_INVALID, "a number, 1 to 1000000000000");
+    refuse_word("model.rope_theta=0.5", TSR_ERR_INVALID, "a number, 1 to 1000000000000");
+    refuse_word("model.layers=100000", TSR_ERR_INVALID, "a whole number, 1 to 4096");
+    refuse_word("model.layers=-1", TSR_ERR_INVALID, "a whole number, 1 to 4096");
+    refuse_word("run.dir=\"a\\nb\"", TSR_ERR_INVALID, "wants text without line ends");
+    refuse_word("data.path=\"a\\e[2J\"", TSR_ERR_INVALID, "wants text without line ends");
     refuse_word("train.micro_batches=3", TSR_ERR_INVALID,
                 "train.batch is 8, which 3 micro-batches do not divide");
     refuse_at("train.min_lr", "train.min_lr=1", TSR_ERR_INVALID, "above train.lr");
@@ -346,6 +364,53 @@ static void what_the_model_is(void)
            "run.yaml:1: ", "is not a size of gpt2");
     refuse("model: {hf: no/such/folder}", TSR_ERR_IO, "no/such/folder", "No such file");
     refuse_word("model.arch=lama", TSR_ERR_INVALID, "the nearest is llama");
+}
+
+static void lists_have_limits(void)
+{
+    char word[2048] = "parallel.ignored=[p0";
+    const char *const words[] = {word};
+    tsri_config *config = NULL;
+    tsri_job_options job;
+
+    for (int i = 1; i < TSRI_OPTION_MAX_NAMES; i++) {
+        (void)sprintf(word + strlen(word), ", p%d", i);
+    }
+    (void)strcat(word, "]");
+    config = load_words(tiny, words, 1);
+    REQUIRE(config != NULL);
+    REQUIRE_OK(tsri_config_fit(config, 2, 1, NULL));
+    tsri_config_job(config, false, &job);
+    CHECK_EQ(job.ignored_count, TSRI_OPTION_MAX_NAMES);
+    tsri_config_free(&config);
+    (void)strcpy(strchr(word, ']'), ", more]");
+    refuse_word(word, TSR_ERR_INVALID, "parallel.ignored has 65 entries, at most 64 are possible");
+    refuse_word("parallel.data_axes=[a, b, c, d, e, f, g, h, i]", TSR_ERR_INVALID,
+                "parallel.data_axes has 9 entries, at most 8");
+}
+
+/* model.tied is for who knows better than config.json; nothing else stands beside model.hf. */
+static void tied_beside_a_folder(void)
+{
+    char text[4096];
+    const char *const words[] = {"model.tied=false"};
+    tsri_config *config = NULL;
+
+    (void)snprintf(text, sizeof(text), "model: {hf: %s}\n",
+                   tsr_test_golden_path("train/llama-tied"));
+    config = load_words(text, NULL, 0);
+    REQUIRE(config != NULL);
+    CHECK(config->spec.llama.tied);
+    CHECK_STR(config->model_notice, "");
+    tsri_config_free(&config);
+    config = load_words(text, words, 1);
+    REQUIRE(config != NULL);
+    CHECK(!config->spec.llama.tied);
+    CHECK(strstr(config->model_notice, "model.tied decides") != NULL);
+    tsri_config_free(&config);
+    (void)snprintf(text, sizeof(text), "model: {hf: %s, layers: 2}\n",
+                   tsr_test_golden_path("train/llama-tied"));
+    refuse(text, TSR_ERR_INVALID, "run.yaml:1: ", "model.layers cannot be set beside model.hf");
 }
 
 /* Written out and read again: the same text, whatever was set. */
@@ -453,6 +518,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"duplicates", duplicates},
     {"words_replace_the_file", words_replace_the_file},
     {"what_the_model_is", what_the_model_is},
+    {"lists_have_limits", lists_have_limits},
+    {"tied_beside_a_folder", tied_beside_a_folder},
     {"written_and_read_again", written_and_read_again},
     {"meshes_fit_ranks", meshes_fit_ranks},
     {"the_table_explains_itself", the_table_explains_itself},

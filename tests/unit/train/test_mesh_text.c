@@ -40,6 +40,7 @@ static void legal(void)
     REQUIRE_OK(tsri_mesh_parse("shard=-1", &mesh));
     CHECK_OK(tsri_mesh_fit(&mesh, 1));
     CHECK_EQ(mesh.axes[0].size, 1);
+    REQUIRE_OK(tsri_mesh_parse("dp=1,cp=1,shard_a=1,shard2=1,expert=1,data=1,fsdp=1", &mesh));
     REQUIRE_OK(tsri_mesh_parse("fifteen_letters=1", &mesh));
 }
 
@@ -55,6 +56,10 @@ static void refused(void)
     check_refused("shard=4294967297", 1, "axis \"shard\" has size 4294967297");
     check_refused("=2", 2, "a name has 1 to 15");
     check_refused("Shard=2", 2, "a name has 1 to 15");
+    check_refused("shrad=2", 2, "axis \"shrad\" is nearly \"shard\"");
+    check_refused("shards=2", 2, "is nearly \"shard\"");
+    check_refused("repilcate=2", 2, "is nearly \"replicate\"");
+    check_refused("pt=2", 2, "is nearly \"tp\"");
     check_refused("sixteen_letters_=1", 1, "a name has 1 to 15");
     check_refused("a=1,b=1,a=1", 1, "names the axis \"a\" twice");
     check_refused("a=-1,b=-1", 4, "leaves both \"a\" and \"b\" open");

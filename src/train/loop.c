@@ -225,30 +225,19 @@ static tsr_status fit(training *t, tsr_status loaded, size_t device_bytes)
 
 /* ---- the run folder ---- */
 
-static tsr_status write_plan_file(const training *t, const tsri_plan_numbers *ranks, FILE *file)
-{
-    TSR_TRY(tsri_job_write_plan(t->dry, file));
-    tsri_plan_write_ranks(ranks, tsr_world_size(t->world), file);
-    if (ferror(file) || fflush(file) != 0) {
-        return TSR_RAISE(TSR_ERR_IO, "cannot write %s/plan.txt: the disk may be full",
-                         t->folder.dir);
-    }
-    return TSR_OK;
-}
-
 static tsr_status write_plan(const training *t, const tsri_plan_numbers *ranks)
 {
-    char path[TSRI_RUN_PATH_BYTES];
     FILE *file = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_run_folder_path(&t->folder, "plan.txt", path));
-    file = fopen(path, "we");
-    if (file == NULL) {
-        return TSR_RAISE(TSR_ERR_IO, "cannot write %s", path);
+    TSR_TRY(tsri_run_folder_create(&t->folder, "plan.txt", &file));
+    status = tsri_job_write_plan(t->dry, file);
+    tsri_plan_write_ranks(ranks, tsr_world_size(t->world), file);
+    if (status == TSR_OK) {
+        TSR_TRY(tsri_run_folder_finish(&t->folder, "plan.txt", file));
+    } else {
+        (void)fclose(file);
     }
-    status = write_plan_file(t, ranks, file);
-    (void)fclose(file);
     TSR_TRY(status);
     return TSR_OK;
 }
@@ -331,6 +320,22 @@ static void warn_of_links(const training *t)
     }
 }
 
+/* The schedule ends before its warm-up does: said, because the rate asked for is never reached. */
+static void warn_of_warmup(const training *t)
+{
+    const tsri_config_train *c = &t->config->train;
+    char text[256];
+
+    if (c->warmup > c->steps && t->config->is_set[tsri_option_find("train.warmup")]) {
+        (void)snprintf(text, sizeof(text),
+                       "train.warmup is %lld steps, train.steps %lld: the learning rate gets to "
+                       "%.3g and not to train.lr, %.3g",
+                       (long long)c->warmup, (long long)c->steps,
+                       tsr_schedule_lr(&t->schedule, c->steps - 1), c->lr);
+        note(t, text);
+    }
+}
+
 static void tell_start(const training *t)
 {
     char mesh[192];
@@ -393,6 +398,7 @@ static tsr_status set_up(training *t, tsr_status loaded)
     t->report.planned_bytes = t->planned.total_bytes;
     tell_start(t);
     warn_of_links(t);
+    warn_of_warmup(t);
     return TSR_OK;
 }
 

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* The folder of a run. metrics.jsonl is created exclusively, so that of two jobs that start at once
- * each gets a folder of its own. */
+/* The folder of a run. Files are created exclusively, metrics.jsonl first, so that of two jobs that
+ * start at once each gets a folder of its own, and nothing that is there is written over, nor what
+ * a link leads to. */
 #include "train/run_folder.h"
 
 #include "base/base.h"
 #include "base/file.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum {
-    MOST_RUNS = 100000
+    MOST_RUNS = 100000,
+    MARGIN_BYTES = 32 /* for a number, and the name of a file */
 };
 
 tsr_status tsri_run_folder_check(const char *dir)
 {
     struct stat info;
 
-    if (strlen(dir) + 32 > TSRI_RUN_PATH_BYTES) {
+    if (strlen(dir) + MARGIN_BYTES > TSRI_RUN_PATH_BYTES) {
         return TSR_RAISE(TSR_ERR_INVALID, "run.dir has %zu characters, wants at most %d",
-                         strlen(dir), TSRI_RUN_PATH_BYTES - 32);
+                         strlen(dir), TSRI_RUN_PATH_BYTES - MARGIN_BYTES);
     }
     if (stat(dir, &info) == 0 && !S_ISDIR(info.st_mode)) {
         return TSR_RAISE(TSR_ERR_IO, "run.dir %s is a file, wants a folder", dir);
@@ -59,32 +63,83 @@ tsr_status tsri_run_folder_path(const tsri_run_folder *folder, const char *name,
     return TSR_OK;
 }
 
-tsr_status tsri_run_folder_open(const char *dir, tsri_run_folder *out)
+/* Is there anything of that name, be it a link that leads nowhere? */
+static bool exists(const char *path)
 {
-    char path[TSRI_RUN_PATH_BYTES];
-    size_t length = strlen(dir);
+    struct stat info;
 
-    TSR_TRY(tsri_run_folder_check(dir));
+    return lstat(path, &info) == 0;
+}
+
+static tsr_status holds_run(const tsri_run_folder *folder, bool *out)
+{
+    static const char *const names[] = {"config.yaml", "plan.txt", "metrics.jsonl",
+                                        "trace-rank0.json"};
+    char path[TSRI_RUN_PATH_BYTES];
+
+    *out = false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        TSR_TRY(tsri_run_folder_path(folder, names[i], path));
+        *out = *out || exists(path);
+    }
+    return TSR_OK;
+}
+
+/* dir without slashes at its end. What ends in a dot has a name of its own, which -2 can follow. */
+static tsr_status name_folder(const char *dir, char *out)
+{
+    size_t length = strlen(dir);
+    const char *last = NULL;
+    char whole[PATH_MAX];
+
     while (length > 1 && dir[length - 1] == '/') {
         length--;
     }
+    (void)snprintf(out, TSRI_RUN_PATH_BYTES, "%.*s", (int)length, dir);
+    last = strrchr(out, '/') != NULL ? strrchr(out, '/') + 1 : out;
+    if (strcmp(last, ".") != 0 && strcmp(last, "..") != 0) {
+        return TSR_OK;
+    }
+    if (realpath(out, whole) == NULL) {
+        return TSR_RAISE(TSR_ERR_IO, "run.dir %s: %s", dir, strerror(errno));
+    }
+    TSR_TRY(tsri_run_folder_check(whole));
+    (void)snprintf(out, TSRI_RUN_PATH_BYTES, "%s", whole);
+    return TSR_OK;
+}
+
+tsr_status tsri_run_folder_open(const char *dir, tsri_run_folder *out)
+{
+    char first[TSRI_RUN_PATH_BYTES];
+    char path[TSRI_RUN_PATH_BYTES];
+    bool taken = false;
+
+    TSR_TRY(tsri_run_folder_check(dir));
     memset(out, 0, sizeof(*out));
+    TSR_TRY(name_folder(dir, first));
     for (int i = 1; i < MOST_RUNS; i++) {
         if (i == 1) {
-            (void)snprintf(out->dir, sizeof(out->dir), "%.*s", (int)length, dir);
+            (void)snprintf(out->dir, sizeof(out->dir), "%s", first);
         } else {
-            (void)snprintf(out->dir, sizeof(out->dir), "%.*s-%d", (int)length, dir, i);
+            (void)snprintf(out->dir, sizeof(out->dir), "%.*s-%d",
+                           TSRI_RUN_PATH_BYTES - MARGIN_BYTES, first, i);
         }
         out->renamed = i > 1;
         TSR_TRY(make_folders(out->dir));
+        TSR_TRY(holds_run(out, &taken));
+        if (taken) {
+            continue;
+        }
         TSR_TRY(tsri_run_folder_path(out, "metrics.jsonl", path));
-        out->metrics = fopen(path, "wxe");
-        if (out->metrics != NULL) {
+        const tsr_status status = tsri_file_create(path, &out->metrics);
+
+        if (status == TSR_OK) {
             return TSR_OK;
         }
-        if (errno != EEXIST) {
-            return TSR_RAISE(TSR_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        if (!exists(path)) {
+            TSR_TRY(status);
         }
+        tsr_error_clear(); /* another job was faster */
     }
     return TSR_RAISE(TSR_ERR_IO, "run.dir %s: %d runs have that name already", dir, MOST_RUNS);
 }
@@ -97,14 +152,36 @@ void tsri_run_folder_close(tsri_run_folder *folder)
     folder->metrics = NULL;
 }
 
-tsr_status tsri_run_folder_write(const tsri_run_folder *folder, const char *name,
-                                 const tsri_text *text)
+tsr_status tsri_run_folder_create(const tsri_run_folder *folder, const char *name, FILE **out)
 {
     char path[TSRI_RUN_PATH_BYTES];
 
-    TSR_TRY(tsri_text_status(text));
     TSR_TRY(tsri_run_folder_path(folder, name, path));
-    TSR_TRY(tsri_file_write(path, text->data != NULL ? text->data : "", (size_t)text->length));
+    TSR_TRY(tsri_file_create(path, out));
+    return TSR_OK;
+}
+
+tsr_status tsri_run_folder_finish(const tsri_run_folder *folder, const char *name, FILE *file)
+{
+    const bool written = ferror(file) == 0 && fflush(file) == 0;
+    const int reason = errno;
+
+    if (fclose(file) != 0 || !written) {
+        return TSR_RAISE(TSR_ERR_IO, "cannot write %s/%s: %s", folder->dir, name,
+                         strerror(written ? errno : reason));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_run_folder_write(const tsri_run_folder *folder, const char *name,
+                                 const tsri_text *text)
+{
+    FILE *file = NULL;
+
+    TSR_TRY(tsri_text_status(text));
+    TSR_TRY(tsri_run_folder_create(folder, name, &file));
+    (void)fwrite(text->data != NULL ? text->data : "", 1, (size_t)text->length, file);
+    TSR_TRY(tsri_run_folder_finish(folder, name, file));
     return TSR_OK;
 }
 

@@ -24,15 +24,19 @@ typedef struct tsri_run_folder {
 tsr_status tsri_run_folder_check(const char *dir);
 
 /**
- * Make dir, or where it holds metrics.jsonl already dir-2, dir-3, ..., with an empty metrics.jsonl.
- * A run's files are never written over. TSR_ERR_IO.
+ * Make dir, or where it holds any of a run's files already dir-2, dir-3, ..., with an empty
+ * metrics.jsonl. A run's files are never written over. TSR_ERR_IO.
  */
 tsr_status tsri_run_folder_open(const char *dir, tsri_run_folder *out);
 void tsri_run_folder_close(tsri_run_folder *folder);
 
 /** Path of name in the folder into text[TSRI_RUN_PATH_BYTES]; TSR_ERR_INVALID: too long. */
 tsr_status tsri_run_folder_path(const tsri_run_folder *folder, const char *name, char *text);
-/** Write a whole file. */
+/** Create a file that is not there, for tsri_run_folder_finish to close. TSR_ERR_IO. */
+tsr_status tsri_run_folder_create(const tsri_run_folder *folder, const char *name, FILE **out);
+/** Close it; TSR_ERR_IO if not all of it could be written. */
+tsr_status tsri_run_folder_finish(const tsri_run_folder *folder, const char *name, FILE *file);
+/** Both, of a file that is text. */
 tsr_status tsri_run_folder_write(const tsri_run_folder *folder, const char *name,
                                  const tsri_text *text);
 /** Append a line to metrics.jsonl, at once. */

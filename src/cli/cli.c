@@ -110,7 +110,7 @@ static int start(tsri_cli *cli, int argc, char **argv)
         return complain(false);
     }
     if (cli->ranks > 1 || cli->hosts != NULL) {
-        return tsri_cli_launch(cli, argc, argv);
+        return tsri_cli_forward_output(tsri_cli_launch, cli, argc, argv);
     }
     return cli->command->run(cli) == TSRI_EXIT_OK ? TSRI_EXIT_OK : TSRI_EXIT_FAILED;
 }
@@ -141,11 +141,9 @@ static int run_command(const tsri_cli_command *command, int argc, char **argv, b
     return result;
 }
 
-int tsri_cli_main(const tsri_cli_command *const *commands, int argc, char **argv)
+static int run_program(const tsri_cli_command *const *commands, int argc, char **argv)
 {
-    /* Before anything is done. Ranks that we start inherit it. */
-    tsri_cli_calm_openmp(argv);
-    bool is_rank = tsri_boot_launched();
+    const bool is_rank = tsri_boot_launched();
     const tsri_cli_command *command = NULL;
 
     if (argc < 2) {
@@ -166,4 +164,12 @@ int tsri_cli_main(const tsri_cli_command *const *commands, int argc, char **argv
         return complain(is_rank);
     }
     return run_command(command, argc - 1, argv + 1, is_rank);
+}
+
+int tsri_cli_main(const tsri_cli_command *const *commands, int argc, char **argv)
+{
+    tsri_cli_hold_streams();
+    /* Before anything is done. Ranks that we start inherit it. */
+    tsri_cli_calm_openmp(argv);
+    return tsri_cli_check_output(run_program(commands, argc, argv));
 }

@@ -29,6 +29,18 @@ void tsri_cli_print_command_help(const tsri_cli_command *command, FILE *to);
  *  again with argv, once. */
 void tsri_cli_calm_openmp(char **argv);
 
+/** Before anything is opened: a standard stream that is closed must not become another file's. */
+void tsri_cli_hold_streams(void);
+/** At the end: result, or TSRI_EXIT_FAILED, and why on standard error, where not all of standard
+ * output was written. A reader that has gone away is no failure. */
+int tsri_cli_check_output(int result);
+/**
+ * Let standard output of the processes that call() starts go through this one, so that their writes
+ * are known to arrive; call's result, judged as by tsri_cli_check_output.
+ */
+int tsri_cli_forward_output(int (*call)(const tsri_cli *cli, int argc, char **argv),
+                            const tsri_cli *cli, int argc, char **argv);
+
 /** Start ranks ranks of `program words` through mpirun and wait; returns the exit status. */
 int tsri_cli_launch(const tsri_cli *cli, int argc, char **argv);
 

@@ -141,7 +141,9 @@ static const char *short_name(const char *name)
 const tsri_safetensors_tensor *tsri_hf_look_up(const tsri_safetensors *st, const char *prefix,
                                                const char *name)
 {
-    static const char *const wrappers[] = {"", "module.", "_orig_mod.", "model.", "transformer."};
+    static const char *const wrappers[] = {
+        "",       "module.",     "_orig_mod.", "module._orig_mod.", "_orig_mod.module.",
+        "model.", "transformer."};
     const char *const names[] = {name, short_name(name)};
     char full[TSRI_HF_NAME_BYTES + 48];
 

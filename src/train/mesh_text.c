@@ -23,7 +23,7 @@ static tsr_status check_name(const char *name, size_t length)
     (void)snprintf(word, sizeof(word), "%.*s", (int)length, name);
     for (int i = 0; i < 2; i++) {
         const size_t n = strlen(known[i]);
-        const char next = strncmp(word, known[i], n) == 0 ? word[n] : 'x';
+        const int next = strncmp(word, known[i], n) == 0 ? word[n] : 'x';
 
         if (next == '\0' || next == '_' || (next >= '0' && next <= '9')) {
             return TSR_OK;

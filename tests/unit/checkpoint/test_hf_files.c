@@ -231,7 +231,7 @@ static void head_alone(void)
 
 static void names_of_wrappers(void)
 {
-    static const char *const prefixes[] = {"module.", "_orig_mod.", "module._", ""};
+    static const char *const prefixes[] = {"module.", "module._orig_mod.", "module._", ""};
     model m;
 
     for (int p = 0; p < 4; p++) {

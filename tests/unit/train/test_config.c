@@ -369,21 +369,22 @@ static void what_the_model_is(void)
 static void lists_have_limits(void)
 {
     char word[2048] = "parallel.ignored=[p0";
+    size_t used = strlen(word);
     const char *const words[] = {word};
     tsri_config *config = NULL;
     tsri_job_options job;
 
     for (int i = 1; i < TSRI_OPTION_MAX_NAMES; i++) {
-        (void)sprintf(word + strlen(word), ", p%d", i);
+        used += (size_t)snprintf(word + used, sizeof(word) - used, ", p%d", i);
     }
-    (void)strcat(word, "]");
+    (void)snprintf(word + used, sizeof(word) - used, "]");
     config = load_words(tiny, words, 1);
     REQUIRE(config != NULL);
     REQUIRE_OK(tsri_config_fit(config, 2, 1, NULL));
     tsri_config_job(config, false, &job);
     CHECK_EQ(job.ignored_count, TSRI_OPTION_MAX_NAMES);
     tsri_config_free(&config);
-    (void)strcpy(strchr(word, ']'), ", more]");
+    (void)snprintf(word + used, sizeof(word) - used, ", more]");
     refuse_word(word, TSR_ERR_INVALID, "parallel.ignored has 65 entries, at most 64 are possible");
     refuse_word("parallel.data_axes=[a, b, c, d, e, f, g, h, i]", TSR_ERR_INVALID,
                 "parallel.data_axes has 9 entries, at most 8");

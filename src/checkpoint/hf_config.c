@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "checkpoint/hf.h"
 
@@ -321,6 +322,16 @@ static tsr_status read_model(const reader *r, tsri_model_spec *out)
     return TSR_OK;
 }
 
+static tsr_status raise_no_config(const char *folder)
+{
+    char path[PATH_BYTES];
+    const int n = snprintf(path, sizeof(path), "%s/snapshots", folder);
+    const bool hub = n > 0 && n < (int)sizeof(path) && access(path, F_OK) == 0;
+
+    return TSR_RAISE(TSR_ERR_IO, "%s holds no config.json%s", folder,
+                     hub ? "; in a hub's cache a model is one of snapshots/*" : "");
+}
+
 tsr_status tsri_hf_read_config(const char *path, tsri_model_spec *out, char *notice)
 {
     char file[PATH_BYTES];
@@ -333,6 +344,9 @@ tsr_status tsri_hf_read_config(const char *path, tsri_model_spec *out, char *not
 
     if (n < 0 || n >= (int)sizeof(file)) {
         return TSR_RAISE(TSR_ERR_INVALID, "path %s is longer than %d", path, (int)sizeof(file) - 1);
+    }
+    if (folder && access(file, F_OK) != 0) {
+        return raise_no_config(path);
     }
     TSR_TRY(tsri_json_load_loose(file, &config, twice));
     const reader r = {.config = config, .file = file};

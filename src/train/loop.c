@@ -90,6 +90,24 @@ static tsr_status fill_options(const tsri_config *config, int local_ranks, tsri_
     return TSR_OK;
 }
 
+/* The weights of model.hf, which names a folder, or the config.json in it. */
+static tsr_status open_weights(const tsri_config *config, tsri_safetensors **out)
+{
+    static const char name[] = "config.json";
+    char folder[TSRI_RUN_PATH_BYTES];
+    const size_t length = strlen(config->model.hf);
+    const size_t end = length - (length < sizeof(name) ? length : sizeof(name) - 1);
+
+    if (strcmp(config->model.hf + end, name) != 0 ||
+        (end > 0 && config->model.hf[end - 1] != '/')) {
+        TSR_TRY(tsri_safetensors_open(config->model.hf, out));
+        return TSR_OK;
+    }
+    (void)snprintf(folder, sizeof(folder), "%.*s.", (int)end, config->model.hf);
+    TSR_TRY(tsri_safetensors_open(folder, out));
+    return TSR_OK;
+}
+
 /* Do the weights of model.hf fit the model? */
 static tsr_status check_weights(const tsri_config *config, const tsri_job *dry)
 {
@@ -99,7 +117,7 @@ static tsr_status check_weights(const tsri_config *config, const tsri_job *dry)
     if (config->model.hf[0] == '\0') {
         return TSR_OK;
     }
-    TSR_TRY(tsri_safetensors_open(config->model.hf, &weights));
+    TSR_TRY(open_weights(config, &weights));
     TSR_TRY_GOTO(status, tsri_hf_check(weights, &config->spec, dry->params, dry->param_count, NULL),
                  close);
 close:
@@ -283,7 +301,7 @@ static tsr_status load_weights(training *t)
     if (t->config->model.hf[0] == '\0') {
         return TSR_OK;
     }
-    TSR_TRY(tsri_safetensors_open(t->config->model.hf, &weights));
+    TSR_TRY(open_weights(t->config, &weights));
     TSR_TRY_GOTO(status,
                  tsri_hf_load(weights, &t->config->spec, t->job->params, t->job->param_count,
                               t->config->model_notice),

@@ -4,6 +4,7 @@
 #include "verify_priv.h"
 
 #include "base/base.h"
+#include "base/bounds.h"
 #include "base/json.h"
 
 #include <stdio.h>
@@ -47,8 +48,8 @@ static tsr_status read_lr(verify_case *c, const json_t *run, const char *file)
     for (int i = 0; i < c->step_count; i++) {
         const json_t *value = json_array_get(lr, (size_t)i);
 
-        if (!json_is_number(value) || json_number_value(value) < 0.0) {
-            return TSR_RAISE(TSR_ERR_FORMAT, "%s: lr %d wants a number of at least 0", file, i);
+        if (!json_is_number(value) || !tsri_bound_allows(TSRI_BOUND_LR, json_number_value(value))) {
+            return TSR_RAISE(TSR_ERR_FORMAT, "%s: lr %d wants a number of 0 to 1e6", file, i);
         }
         c->steps[i].lr = json_number_value(value);
     }
@@ -76,10 +77,11 @@ static tsr_status read_optimizer(verify_case *c, const json_t *run, const char *
     TSR_TRY(tsri_json_number(run, "eps", file, &c->optim.eps));
     TSR_TRY(tsri_json_number(run, "weight_decay", file, &c->optim.weight_decay));
     TSR_TRY(tsri_json_number_or(run, "clip_norm", file, 0.0, &c->clip_norm));
-    if (!(c->optim.eps > 0.0) || c->optim.weight_decay < 0.0 || c->clip_norm < 0.0) {
+    if (!tsri_bound_allows(TSRI_BOUND_ADAM_EPS, c->optim.eps) ||
+        !tsri_bound_allows(TSRI_BOUND_WEIGHT_DECAY, c->optim.weight_decay) || c->clip_norm < 0.0) {
         return TSR_RAISE(TSR_ERR_FORMAT,
-                         "%s: eps %g wants more than 0, weight_decay %g and clip_norm %g at least "
-                         "0",
+                         "%s: eps %g wants 1e-30 to 1, weight_decay %g 0 to 1e6, and clip_norm %g "
+                         "at least 0",
                          file, c->optim.eps, c->optim.weight_decay, c->clip_norm);
     }
     TSR_TRY(read_lr(c, run, file));

@@ -63,7 +63,7 @@ for name in config.json model.safetensors; do
     ln -s "../../blobs/0-$name" "$folder/hub/snapshots/1a2b/$name"
 done
 head -c 4000 "$0" >"$folder/text.txt"
-start 0 train /dev/null -n 2 "model.hf=$folder/hub/snapshots/1a2b" "data.path=$folder/text.txt" \
+start 0 train /dev/null -n 2 "model.hf=$folder/hub/snapshots/1a2b/config.json" "data.path=$folder/text.txt" \
     train.seq=8 train.batch=2 train.steps=1 "run.dir=$folder/run" run.probe=false
 has out '^weights: model.safetensors: 40 tensors, F32$'
 empty err

@@ -80,8 +80,8 @@ typedef struct tsr_op_work {
     tsr_op_piece out;               /**< In backward: if keep_out. */
     tsr_op_piece saved[TSR_OP_MAX_SAVED];
     tsr_op_piece dout;               /**< Backward: the gradient of out. */
-    tsr_op_piece din[TSR_OP_MAX_IN]; /**< Backward: to be written; absent where nobody wants it. A
-                                          parameter's may be of another type than the parameter. */
+    tsr_op_piece din[TSR_OP_MAX_IN]; /**< Backward: to be written, of in[i]'s type; absent where
+                                          nobody wants it. */
     bool accumulate[TSR_OP_MAX_IN];  /**< Backward: add to din[i]; only where adds_grad. */
 } tsr_op_work;
 

@@ -124,8 +124,10 @@ typedef struct tsri_op_def {
     unsigned makes_grad;    /* backward sets din[i] itself: a dtensor for the engine to own, of the
                                shape and type of in[i], in any layout; it may share dout's memory */
     unsigned no_accumulate; /* backward can only write din[i], not add to it */
-    unsigned over_grad;     /* may be written over dout */
-    unsigned over_in;       /* may be written over in[i], which is in keep_in */
+    unsigned typed_grad; /* backward writes din[i] in whatever floating type that has; else it has
+                            in[i]'s */
+    unsigned over_grad;  /* may be written over dout */
+    unsigned over_in;    /* may be written over in[i], which is in keep_in */
 } tsri_op_def;
 
 struct tsri_op_call {

@@ -116,6 +116,7 @@ static tsr_status embedding_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_embedding = {.name = "embedding",
+                                         .typed_grad = 1U << TABLE,
                                          .rule = embedding_rule,
                                          .forward = embedding_forward,
                                          .backward = embedding_backward,
@@ -215,6 +216,7 @@ static tsr_status position_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_position = {.name = "add_position",
+                                        .typed_grad = 1U << TABLE,
                                         .rule = position_rule,
                                         .forward = position_forward,
                                         .backward = position_backward,

@@ -139,6 +139,7 @@ release_dx:
 }
 
 static const tsri_op_def op_rmsnorm = {.name = "rmsnorm",
+                                       .typed_grad = 1U << GAIN,
                                        .rule = norm_rule,
                                        .forward = rmsnorm_forward,
                                        .backward = rmsnorm_backward,
@@ -180,11 +181,11 @@ static tsr_status layernorm_forward(tsri_op_call *call)
     return TSR_OK;
 }
 
-static tsr_status layernorm_backward(tsri_op_call *call)
+static tsr_status launch_layernorm_bwd(tsri_op_call *call, tsr_dtensor *dbias, bool accumulate)
 {
     tsri_call launch = tsri_op_call_begin(call);
     const tsr_dtensor *x = call->in[X];
-    const tsr_dtensor *typed = call->din[GAIN] != NULL ? call->din[GAIN] : call->din[BIAS];
+    const tsr_dtensor *typed = call->din[GAIN] != NULL ? call->din[GAIN] : dbias;
     tsr_dtensor *dx = NULL;
     tsr_status status = TSR_OK;
     tsrk_layernorm_bwd args = {.dy = tsri_in(&launch, call->dout),
@@ -193,20 +194,16 @@ static tsr_status layernorm_backward(tsri_op_call *call)
                                .mean = tsri_in(&launch, call->saved[MEAN]),
                                .rstd = tsri_in(&launch, call->saved[RSTD]),
                                .dgain = grad_arg(call, &launch, GAIN),
-                               .dbias = grad_arg(call, &launch, BIAS),
                                .rows = tsri_op_rows(x),
                                .cols = tsri_op_cols(x),
                                .type = x->dtype,
                                .grad_type = typed != NULL ? typed->dtype : TSR_F32,
                                .accumulate_dx = call->accumulate[X],
                                .accumulate_dgain = call->accumulate[GAIN],
-                               .accumulate_dbias = call->accumulate[BIAS]};
+                               .accumulate_dbias = accumulate};
 
-    if (call->din[GAIN] != NULL && call->din[BIAS] != NULL &&
-        call->din[GAIN]->dtype != call->din[BIAS]->dtype) {
-        return TSR_RAISE(TSR_ERR_INTERNAL, "gradients of gain and bias are %s and %s",
-                         tsr_dtype_name(call->din[GAIN]->dtype),
-                         tsr_dtype_name(call->din[BIAS]->dtype));
+    if (dbias != NULL) {
+        args.dbias = accumulate ? tsri_inout(&launch, dbias) : tsri_out(&launch, dbias);
     }
     TSR_TRY_GOTO(status, scratch_dx(call, &dx), release_dx);
     args.dx = call->accumulate[X] ? tsri_inout(&launch, dx) : tsri_out(&launch, dx);
@@ -217,7 +214,32 @@ release_dx:
     return status;
 }
 
+/* The kernel writes both parameters' gradients in one type; where theirs differ, the bias's is cast
+ * behind it. */
+static tsr_status layernorm_backward(tsri_op_call *call)
+{
+    const tsr_dtensor *gain = call->din[GAIN];
+    tsr_dtensor *bias = call->din[BIAS];
+    tsr_dtensor *cast = NULL;
+    tsr_status status = TSR_OK;
+
+    if (gain == NULL || bias == NULL || gain->dtype == bias->dtype) {
+        TSR_TRY(launch_layernorm_bwd(call, bias, call->accumulate[BIAS]));
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_op_acquire(call, &bias->layout, gain->dtype, TSRI_MEM_WORKSPACE, &cast));
+    TSR_TRY_GOTO(status, launch_layernorm_bwd(call, cast, false), release_cast);
+    TSR_TRY_GOTO(
+        status,
+        tsri_op_scale_into(call->comm, call->path, cast, 1.0F, call->accumulate[BIAS], bias),
+        release_cast);
+release_cast:
+    tsr_dtensor_release(&cast);
+    return status;
+}
+
 static const tsri_op_def op_layernorm = {.name = "layernorm",
+                                         .typed_grad = 1U << GAIN | 1U << BIAS,
                                          .rule = norm_rule,
                                          .forward = layernorm_forward,
                                          .backward = layernorm_backward,

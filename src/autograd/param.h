@@ -42,12 +42,12 @@ struct tsr_param {
 /** Where autograd puts the gradient of a parameter; implemented by fsdp. */
 struct tsri_grad_sink {
     /**
-     * The layout in which param's sum takes a contribution that arrives in layout arrives: where
-     * the parameter is Shard that Shard, else Partial or Replicate, whichever the sum is on that
-     * axis. The tape brings the contribution there. NULL: as it arrives.
+     * The layout and type in which param's sum takes a contribution that arrives in layout arrives:
+     * where the parameter is Shard that Shard, else Partial or Replicate, whichever the sum is on
+     * that axis. The tape brings the contribution there. NULL: as it arrives, in f32.
      */
     tsr_status (*place)(void *context, tsr_param *param, const tsr_layout *arrives,
-                        tsr_layout *sum_out);
+                        tsr_layout *sum_out, tsr_dtype *dtype_out);
     /**
      * Destination of one more contribution to param's gradient, of the layout that place said (the
      * tp-local block in the sink's choice of dtype).

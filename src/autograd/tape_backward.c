@@ -130,12 +130,14 @@ tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad)
 
 /* ---- parameters ---- */
 
-/* The layout in which param's sum takes what arrives in layout. */
-static tsr_status param_layout(tsr_param *param, const tsr_layout *layout, tsr_layout *out)
+/* The layout and type in which param's sum takes what arrives in layout. */
+static tsr_status param_layout(tsr_param *param, const tsr_layout *layout, tsr_layout *out,
+                               tsr_dtype *dtype_out)
 {
     *out = *layout;
+    *dtype_out = TSR_F32;
     if (param->sink != NULL && param->sink->place != NULL) {
-        TSR_TRY(param->sink->place(param->sink_context, param, layout, out));
+        TSR_TRY(param->sink->place(param->sink_context, param, layout, out, dtype_out));
     }
     return TSR_OK;
 }
@@ -197,10 +199,12 @@ static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_k
     tsr_dtensor *reuse = NULL;
 
     if (node->param[i] != NULL && (call->def->no_accumulate & bit) == 0) {
+        tsr_dtype dtype = TSR_F32;
         tsr_layout sum;
 
-        TSR_TRY(param_layout(node->param[i], layout, &sum));
-        if (tsr_layout_equal(layout, &sum)) {
+        TSR_TRY(param_layout(node->param[i], layout, &sum, &dtype));
+        if (tsr_layout_equal(layout, &sum) &&
+            (dtype == call->in_dtype[i] || (call->def->typed_grad & bit) != 0)) {
             TSR_TRY(
                 param_target(call, node->param[i], layout, &call->din[i], &call->accumulate[i]));
             *kind = call->din[i] != NULL ? TARGET_DIRECT : TARGET_NONE;
@@ -277,10 +281,11 @@ static tsr_status deliver_to_param(tsri_op_call *call, tsr_param *param, tsr_dte
 {
     tsr_dtensor *dest = NULL;
     bool accumulate = false;
+    tsr_dtype dtype = TSR_F32;
     tsr_layout sum;
     tsr_status status = TSR_OK;
 
-    TSR_TRY_GOTO(status, param_layout(param, &grad->layout, &sum), release_grad);
+    TSR_TRY_GOTO(status, param_layout(param, &grad->layout, &sum, &dtype), release_grad);
     TSR_TRY_GOTO(status, param_target(call, param, &sum, &dest, &accumulate), release_grad);
     if (dest == NULL) {
         goto release_grad;

@@ -272,7 +272,7 @@ tsr_status tsri_unit_end_sums(unit *u, bool failed);
 void tsri_unit_drop_sums(unit *u);
 /* sum_place.c: see there. */
 tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout *arrives,
-                               tsr_layout *sum_out);
+                               tsr_layout *sum_out, tsr_dtype *dtype_out);
 /** Before the unit's first reduction: let all ranks place its sums alike. */
 tsr_status tsri_unit_settle_sums(unit *u);
 /* reduce.c */

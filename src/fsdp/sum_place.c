@@ -86,7 +86,7 @@ static tsr_status widen(const unit *u, unit_param *p, unsigned mask)
 }
 
 tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout *arrives,
-                               tsr_layout *sum_out)
+                               tsr_layout *sum_out, tsr_dtype *dtype_out)
 {
     unit *u = context;
     unit_param *p = &u->params[param->unit_index];
@@ -96,6 +96,7 @@ tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout
     if (!u->placed) {
         TSR_TRY(widen(u, p, partial_axes(u, arrives)));
     }
+    *dtype_out = u->has_grad_slot ? u->reduce_dtype : TSR_F32;
     *sum_out = *value;
     for (int axis = 0; axis < tsr_mesh_axis_count(value->mesh); axis++) {
         const bool partial = ((data | p->partial_mask) >> axis & 1u) != 0 &&

@@ -60,6 +60,19 @@ static void begin_pass(engine *e)
     e->busy = true;
 }
 
+/* Sums stay for the next step where the program has put off their last reduction. */
+static tsr_status keep_sums(unit *u)
+{
+    const bool put_off = !u->all_reduce || u->engine->last_mark == 0;
+
+    if (put_off && u->grad_slot_held) {
+        TSR_TRY(tsri_unit_reduce(u, false, true));
+        tsri_engine_release_draining(u->engine);
+    }
+    u->keep = put_off && u->open && !u->done;
+    return TSR_OK;
+}
+
 /* The tape's step ends: gradients go, and so does what was gathered and not played backward. */
 static tsr_status end_step(void *context, bool failed)
 {
@@ -69,6 +82,9 @@ static tsr_status end_step(void *context, bool failed)
     for (int i = 0; i < e->unit_count; i++) {
         if (failed || e->busy) {
             forget_gathered(e->units[i]);
+        }
+        if (!failed) {
+            TSR_TRY(keep_sums(e->units[i]));
         }
         forget_gradients(e->units[i]);
         TSR_TRY(tsri_unit_end_sums(e->units[i], failed));
@@ -204,7 +220,6 @@ static tsr_status end_backward(void *context, const tsr_tape *tape)
         if (last && u->all_reduce && !u->done) {
             TSR_TRY(finish_unit(u));
         }
-        u->keep = is_tape_last(tape) && u->open && !u->done;
         u->stale = u->own_count < u->train_count;
         TSR_TRY(tsri_unit_await_sums(u));
     }

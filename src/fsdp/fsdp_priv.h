@@ -182,7 +182,6 @@ struct engine {
     int again, again_end;   /* in expected: the next mark of the part that runs again; -1: none */
     int last_entered;       /* position of the unit that forward enters last */
     bool learns, learnt;    /* schedule.c */
-    bool departs;           /* the forward under way has a mark that was not expected */
     bool root_running;      /* between the root's hooks */
     bool framed;            /* the pass under way has a forward of the root */
     bool eval;              /* no backward follows the forward under way */

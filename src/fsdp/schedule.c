@@ -271,7 +271,6 @@ tsr_status tsri_schedule_begin(engine *e)
     e->log.count = 0;
     e->open.count = 0;
     e->cursor = 1;
-    e->departs = false;
     e->learns = !e->learnt && ranks_may_differ(e);
     TSR_TRY(note(e, &root));
     return TSR_OK;
@@ -298,7 +297,6 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
         return TSR_OK;
     }
     at = find_up(e, &m, e->cursor, e->expected.count);
-    e->departs = e->departs || at < 0;
     while (at >= 0 && e->cursor < at) {
         e->cursor++;
         TSR_TRY(pass(e, &e->expected.marks[e->cursor - 1], tape));
@@ -308,7 +306,7 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
     return TSR_OK;
 }
 
-/* The same bracket was passed over in its old place and then run in its new one. */
+/* A simulated rank, which follows the tree at first, has passed over a bracket and then run it. */
 static bool moved(const engine *e, const mark *m)
 {
     for (int i = 0; m->passed && i < e->log.count; i++) {
@@ -321,36 +319,76 @@ static bool moved(const engine *e, const mark *m)
     return false;
 }
 
+static const tsr_module *unit_around(const tsr_module *module)
+{
+    const tsr_module *m = module->parent;
+
+    while (m != NULL && tsri_unit_of(m) == NULL) {
+        m = m->parent;
+    }
+    return m;
+}
+
+static tsr_status insert(engine *e, int at, const mark *m)
+{
+    TSR_TRY(append(&e->expected, m));
+    for (int i = e->expected.count - 1; i > at; i--) {
+        e->expected.marks[i] = e->expected.marks[i - 1];
+    }
+    e->expected.marks[at] = *m;
+    return TSR_OK;
+}
+
+/* Units that no rank has run so far are expected behind those created before them. */
+static tsr_status expect_others(engine *e)
+{
+    for (int k = 1; k < e->unit_count; k++) {
+        mark m = {.module = e->units[k]->module, .kind = MARK_ENTER};
+        mark before = {.module = e->units[0]->module, .kind = MARK_ENTER};
+        int at = 0;
+
+        if (find_up(e, &m, 0, e->expected.count) >= 0) {
+            continue;
+        }
+        for (int j = 0; j < k; j++) {
+            if (e->units[j]->module == unit_around(m.module)) {
+                before = (mark){.module = e->units[j]->module, .kind = MARK_ENTER};
+            } else if (unit_around(e->units[j]->module) == unit_around(m.module)) {
+                before = (mark){.module = e->units[j]->module, .kind = MARK_LEAVE};
+            }
+        }
+        at = find_down(e, &before, e->expected.count - 1) + 1;
+        TSR_TRY(insert(e, at, &m));
+        m.kind = MARK_LEAVE;
+        TSR_TRY(insert(e, at + 1, &m));
+    }
+    return TSR_OK;
+}
+
 static int last_unit_entered(const engine *e)
 {
-    for (int i = e->expected.count - 1; i >= 0; i--) {
-        if (e->expected.marks[i].kind == MARK_ENTER) {
-            return tsri_unit_of(e->expected.marks[i].module)->position;
+    for (int i = e->log.count - 1; i >= 0; i--) {
+        if (e->log.marks[i].kind == MARK_ENTER) {
+            return tsri_unit_of(e->log.marks[i].module)->position;
         }
     }
     return 0;
 }
 
-/* The forward under way is how forwards run from now on. */
-static tsr_status expect_log(engine *e)
-{
-    e->expected.count = 0;
-    for (int i = 0; i < e->log.count; i++) {
-        mark m = e->log.marks[i];
-
-        if (!e->departs || !moved(e, &m)) {
-            m.passed = false;
-            TSR_TRY(append(&e->expected, &m));
-        }
-    }
-    e->last_entered = last_unit_entered(e);
-    return TSR_OK;
-}
-
 tsr_status tsri_schedule_end(engine *e)
 {
-    if (!e->learnt || e->departs) {
-        TSR_TRY(expect_log(e));
+    if (!e->learnt) {
+        e->expected.count = 0;
+        for (int i = 0; i < e->log.count; i++) {
+            mark m = e->log.marks[i];
+
+            if (e->learns || !moved(e, &m)) {
+                m.passed = false;
+                TSR_TRY(append(&e->expected, &m));
+            }
+        }
+        e->last_entered = last_unit_entered(e);
+        TSR_TRY(expect_others(e));
     }
     e->learnt = true;
     e->learns = false;

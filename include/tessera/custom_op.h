@@ -96,6 +96,9 @@ typedef struct tsr_custom_op {
     bool keep_out;                             /**< backward reads out. */
     unsigned adds_grad; /**< Bit i: backward adds to din[i] where told to, which saves a copy;
                              else it only ever writes. */
+    /** Types that forward and backward read in[i] in: TSR_DTYPE_BIT(TSR_F32) | ...; 0: f32 alone.
+     *  A call with another is refused. */
+    unsigned takes[TSR_OP_MAX_IN];
 } tsr_custom_op;
 
 /**
@@ -106,7 +109,8 @@ typedef struct tsr_custom_op {
  * @param in    in_count (1..TSR_OP_MAX_IN) dtensors, borrowed.
  * @param attr  Settings of attr_bytes <= TSR_OP_ATTR_BYTES, copied bit by bit; may be NULL.
  * @param out   A value of the tape.
- * @retval TSR_ERR_INVALID      no name, place or forward; a bad count or size.
+ * @retval TSR_ERR_INVALID      no name, place or forward; a bad count or size; an input of a type
+ *                              that the operation does not take.
  * @retval TSR_ERR_PLACEMENT    place asked for a Shard of a dim that a tensor lacks, or for an
  *                              output that is whole although an input is not.
  * @retval TSR_ERR_UNSUPPORTED  the backend computes where the host has no addresses.

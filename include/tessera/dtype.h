@@ -26,6 +26,11 @@ typedef enum tsr_dtype {
     TSR_U8 = 7
 } tsr_dtype;
 
+/** Sets of element types, a bit each. */
+#define TSR_DTYPE_BIT(dtype) (1U << (unsigned)(dtype))
+#define TSR_DTYPES_FLOAT     (TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16) | TSR_DTYPE_BIT(TSR_F16))
+#define TSR_DTYPES_ANY       0xfeU
+
 /** Local. Bytes of one element; 0 for TSR_DTYPE_DEFAULT or an unknown value. */
 TSR_API size_t tsr_dtype_size(tsr_dtype dtype);
 

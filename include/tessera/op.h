@@ -8,7 +8,9 @@
  * what comes out, what its gradients are. Where an input lies otherwise, a redistribution is
  * inserted (and listed by tsr_plan_print). All are Collective over the groups of the axes that such
  * a redistribution or the rule itself needs; on one axis at most. Inputs are borrowed; outputs
- * belong to the tape (tape.h). Shapes below are global. Activations are f32, bf16 or f16.
+ * belong to the tape (tape.h). Shapes below are global. Values are f32, bf16 or f16, of gain, bias,
+ * table, k, v and up that of x, q or gate; another type is TSR_ERR_INVALID, naming operation,
+ * module and input.
  *
  * Threads: one thread at a time per tape.
  */

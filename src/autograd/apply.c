@@ -80,6 +80,70 @@ static tsr_status check_inputs(tsri_op_call *call)
     return TSR_OK;
 }
 
+/* "gain" of "x, gain, bias", or "input 1". */
+static const char *input_name(const tsri_op_def *def, int i, char *text, size_t size)
+{
+    const char *at = def->inputs;
+
+    if (at == NULL) {
+        (void)snprintf(text, size, "input %d", i);
+        return text;
+    }
+    for (; i > 0; i--) {
+        at += strcspn(at, ",");
+        at += strspn(at, ", ");
+    }
+    (void)snprintf(text, size, "%.*s", (int)strcspn(at, ","), at);
+    return text;
+}
+
+/* "f32, bf16 or f16". */
+static const char *type_names(unsigned set, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (unsigned t = TSR_F32; t <= TSR_U8; t++) {
+        if ((set & TSR_DTYPE_BIT(t)) == 0) {
+            continue;
+        }
+        set &= ~TSR_DTYPE_BIT(t);
+        used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                 used == 0                     ? ""
+                                 : (set & TSR_DTYPES_ANY) == 0 ? " or "
+                                                               : ", ",
+                                 tsr_dtype_name((tsr_dtype)t));
+    }
+    return text;
+}
+
+static tsr_status check_types(const tsri_op_call *call)
+{
+    char where[TSRI_WHERE_BYTES];
+    char name[32];
+    char first[32];
+    char types[64];
+
+    for (int i = 0; i < call->in_count; i++) {
+        const tsri_op_def *def = call->def;
+
+        if ((def->takes[i] & TSR_DTYPE_BIT(call->in_dtype[i])) == 0) {
+            return TSR_RAISE(
+                TSR_ERR_INVALID, "%s: %s is %s, wants %s",
+                tsri_op_where(call, where, sizeof(where)), input_name(def, i, name, sizeof(name)),
+                tsr_dtype_name(call->in_dtype[i]), type_names(def->takes[i], types, sizeof(types)));
+        }
+        if ((def->alike & (1U << i)) != 0 && call->in_dtype[i] != call->in_dtype[0]) {
+            return TSR_RAISE(
+                TSR_ERR_INVALID, "%s: %s is %s, wants %s as %s: tsr_op_cast makes it so",
+                tsri_op_where(call, where, sizeof(where)), input_name(def, i, name, sizeof(name)),
+                tsr_dtype_name(call->in_dtype[i]), tsr_dtype_name(call->in_dtype[0]),
+                input_name(def, 0, first, sizeof(first)));
+        }
+    }
+    return TSR_OK;
+}
+
 /* Axes of one rank: inputs as they lie, results plain. */
 static void settle_single_axes(tsri_op_call *call)
 {
@@ -104,9 +168,11 @@ static tsr_status decide(tsri_op_call *call)
         call->in_layout[i] = call->in[i]->layout;
         call->in_dtype[i] = call->in[i]->dtype;
         call->want[i] = call->in_layout[i];
-        call->needs_grad[i] =
-            !call->tape->no_grad && call->def->backward != NULL && call->in[i]->needs_grad;
+        call->needs_grad[i] = !call->tape->no_grad && call->def->backward != NULL &&
+                              call->in[i]->needs_grad &&
+                              (TSR_DTYPES_FLOAT & TSR_DTYPE_BIT(call->in_dtype[i])) != 0;
     }
+    TSR_TRY(check_types(call));
     call->keep_in = call->def->keep_in;
     TSR_TRY(call->def->rule(call));
     if (call->out_dtype == TSR_DTYPE_DEFAULT) {
@@ -357,6 +423,7 @@ static const tsri_op_def op_move = {.name = "redistribute",
                                     .rule = move_rule,
                                     .forward = move_forward,
                                     .backward = move_backward,
+                                    .takes = {TSR_DTYPES_ANY},
                                     .makes_out = true,
                                     .linear = true,
                                     .makes_grad = 1};

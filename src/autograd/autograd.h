@@ -114,9 +114,13 @@ typedef struct tsri_op_def {
     /** dout is in grad_want; for each i with din[i] != NULL write or add (accumulate[i]). NULL: the
      *  operation has no gradient. */
     tsr_status (*backward)(tsri_op_call *call);
-    unsigned keep_in; /* bit i: backward needs in[i]'s bytes */
-    bool keep_out;    /* backward needs out's bytes */
-    bool makes_out;   /* forward creates out itself (views) */
+    /** Element types that in[i] may have, a bit each (dtype.h); all others are refused. */
+    unsigned takes[TSRI_OP_MAX_IN];
+    unsigned alike;     /* bit i: in[i] is of in[0]'s type */
+    const char *inputs; /* their names in messages: "x, weight"; NULL: "input 0" */
+    unsigned keep_in;   /* bit i: backward needs in[i]'s bytes */
+    bool keep_out;      /* backward needs out's bytes */
+    bool makes_out;     /* forward creates out itself (views) */
     /** Backward is the same linear map on every rank: it takes a dout that is Partial where out is
      *  Replicate, and hands Partial on. Every input of such an operation is in makes_grad. */
     bool linear;

@@ -232,8 +232,6 @@ tsr_layout tsri_rule_leading(const tsr_layout *layout, int ndim);
 unsigned tsri_rule_mask(const tsr_layout *layout, int dim);
 /** Product of the sizes of the axes that shard dim. */
 int64_t tsri_rule_ways(const tsr_layout *layout, int dim);
-/** Fail unless inputs a and b have one type. */
-tsr_status tsri_rule_same_type(const tsri_op_call *call, int a, int b, const char *what);
 
 /* ---- launches ---- */
 

@@ -296,7 +296,8 @@ static bool same_op(const tsr_custom_op *a, const tsr_custom_op *b)
 {
     return strcmp(a->name, b->name) == 0 && a->shape == b->shape && a->place == b->place &&
            a->forward == b->forward && a->backward == b->backward && a->keep_in == b->keep_in &&
-           a->keep_out == b->keep_out && a->adds_grad == b->adds_grad;
+           a->keep_out == b->keep_out && a->adds_grad == b->adds_grad &&
+           memcmp(a->takes, b->takes, sizeof(a->takes)) == 0;
 }
 
 static tsr_status translate(tsr_tape *tape, const tsr_custom_op *op, const tsri_op_def **out)
@@ -320,6 +321,9 @@ static tsr_status translate(tsr_tape *tape, const tsr_custom_op *op, const tsri_
                                 .keep_in = op->keep_in,
                                 .keep_out = op->keep_out,
                                 .no_accumulate = ~op->adds_grad};
+    for (int i = 0; i < TSR_OP_MAX_IN; i++) {
+        custom->def.takes[i] = op->takes[i] != 0 ? op->takes[i] : TSR_DTYPE_BIT(TSR_F32);
+    }
     custom->next = tape->customs;
     tape->customs = custom;
     *out = &custom->def;

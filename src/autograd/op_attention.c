@@ -57,8 +57,6 @@ static tsr_status check_shapes(const tsri_op_call *call)
                          tsri_format_shape(k->shape, k->ndim, b, sizeof(b)),
                          tsri_format_shape(v->shape, v->ndim, c, sizeof(c)));
     }
-    TSR_TRY(tsri_rule_same_type(call, Q, K, "k"));
-    TSR_TRY(tsri_rule_same_type(call, Q, V, "v"));
     return TSR_OK;
 }
 
@@ -385,13 +383,17 @@ release_grads:
     return status;
 }
 
-static const tsri_op_def op_attention = {.name = "attention",
-                                         .rule = attention_rule,
-                                         .forward = attention_forward,
-                                         .backward = attention_backward,
-                                         .keep_in = 1U << Q | 1U << K | 1U << V,
-                                         .keep_out = true,
-                                         .no_accumulate = 1U << Q | 1U << K | 1U << V};
+static const tsri_op_def op_attention = {
+    .name = "attention",
+    .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+    .inputs = "q, k, v",
+    .alike = 1U << K | 1U << V,
+    .rule = attention_rule,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .keep_in = 1U << Q | 1U << K | 1U << V,
+    .keep_out = true,
+    .no_accumulate = 1U << Q | 1U << K | 1U << V};
 
 tsr_status tsr_op_attention(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k, tsr_dtensor *v,
                             double scale, tsr_dtensor **out)

@@ -91,6 +91,8 @@ static tsr_status dropout_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_dropout = {.name = "dropout",
+                                       .takes = {TSR_DTYPES_FLOAT},
+                                       .inputs = "x",
                                        .rule = dropout_rule,
                                        .forward = dropout_forward,
                                        .backward = dropout_backward};

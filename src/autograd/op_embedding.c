@@ -23,11 +23,6 @@ static tsr_status check_embedding(const tsri_op_call *call)
 {
     char where[TSRI_WHERE_BYTES];
 
-    if (call->in_dtype[IDS] != TSR_I32) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s: ids are %s, want i32",
-                         tsri_op_where(call, where, sizeof(where)),
-                         tsr_dtype_name(call->in_dtype[IDS]));
-    }
     if (call->want[TABLE].ndim != 2 || call->want[IDS].ndim >= TSR_MAX_DIMS) {
         return TSR_RAISE(TSR_ERR_SHAPE, "%s: ids of %d dims, table of %d, wants less than %d and 2",
                          tsri_op_where(call, where, sizeof(where)), call->want[IDS].ndim,
@@ -117,6 +112,8 @@ static tsr_status embedding_backward(tsri_op_call *call)
 
 static const tsri_op_def op_embedding = {.name = "embedding",
                                          .typed_grad = 1U << TABLE,
+                                         .takes = {TSR_DTYPE_BIT(TSR_I32), TSR_DTYPES_FLOAT},
+                                         .inputs = "ids, table",
                                          .rule = embedding_rule,
                                          .forward = embedding_forward,
                                          .backward = embedding_backward,
@@ -151,7 +148,6 @@ static tsr_status check_position(const tsri_op_call *call)
                          tsri_format_shape(x->shape, x->ndim, a, sizeof(a)),
                          tsri_format_shape(table->shape, table->ndim, b, sizeof(b)));
     }
-    TSR_TRY(tsri_rule_same_type(call, X, TABLE, "table"));
     return TSR_OK;
 }
 
@@ -217,6 +213,9 @@ static tsr_status position_backward(tsri_op_call *call)
 
 static const tsri_op_def op_position = {.name = "add_position",
                                         .typed_grad = 1U << TABLE,
+                                        .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+                                        .inputs = "x, table",
+                                        .alike = 1U << TABLE,
                                         .rule = position_rule,
                                         .forward = position_forward,
                                         .backward = position_backward,

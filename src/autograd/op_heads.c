@@ -103,6 +103,8 @@ static tsr_status view_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_split = {.name = "split_heads",
+                                     .takes = {TSR_DTYPES_FLOAT},
+                                     .inputs = "x",
                                      .rule = split_rule,
                                      .forward = view_forward,
                                      .backward = view_backward,
@@ -111,6 +113,8 @@ static const tsri_op_def op_split = {.name = "split_heads",
                                      .makes_grad = 1};
 
 static const tsri_op_def op_merge = {.name = "merge_heads",
+                                     .takes = {TSR_DTYPES_FLOAT},
+                                     .inputs = "x",
                                      .rule = merge_rule,
                                      .forward = view_forward,
                                      .backward = view_backward,

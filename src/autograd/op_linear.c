@@ -236,11 +236,14 @@ static tsr_status linear_backward(tsri_op_call *call)
     return TSR_OK;
 }
 
-static const tsri_op_def op_linear = {.name = "linear",
-                                      .typed_grad = 1U << X | 1U << WEIGHT | 1U << BIAS,
-                                      .rule = linear_rule,
-                                      .forward = linear_forward,
-                                      .backward = linear_backward};
+static const tsri_op_def op_linear = {
+    .name = "linear",
+    .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+    .inputs = "x, weight, bias",
+    .typed_grad = 1U << X | 1U << WEIGHT | 1U << BIAS,
+    .rule = linear_rule,
+    .forward = linear_forward,
+    .backward = linear_backward};
 
 tsr_status tsr_op_linear(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dtensor *bias,
                          tsr_dtensor **out)

@@ -40,11 +40,6 @@ static tsr_status check_shapes(const tsri_op_call *call)
                          tsri_format_shape(logits->shape, logits->ndim, a, sizeof(a)),
                          tsri_format_shape(labels->shape, labels->ndim, b, sizeof(b)));
     }
-    if (call->in_dtype[LABELS] != TSR_I32) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s: labels are %s, want i32",
-                         tsri_op_where(call, where, sizeof(where)),
-                         tsr_dtype_name(call->in_dtype[LABELS]));
-    }
     return TSR_OK;
 }
 
@@ -220,6 +215,8 @@ static tsr_status loss_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_loss = {.name = "cross_entropy",
+                                    .takes = {TSR_DTYPES_FLOAT, TSR_DTYPE_BIT(TSR_I32)},
+                                    .inputs = "logits, labels",
                                     .rule = loss_rule,
                                     .forward = loss_forward,
                                     .backward = loss_backward,

@@ -48,7 +48,6 @@ static tsr_status norm_rule(tsri_op_call *call)
                 tsri_format_shape(call->want[i].shape, call->want[i].ndim, b, sizeof(b)),
                 tsri_format_shape(x->shape, x->ndim, a, sizeof(a)));
         }
-        TSR_TRY(tsri_rule_same_type(call, X, i, i == GAIN ? "gain" : "bias"));
     }
     tsri_rule_local_dims(call, X, last);
     for (int i = GAIN; i < call->in_count; i++) {
@@ -140,6 +139,9 @@ release_dx:
 
 static const tsri_op_def op_rmsnorm = {.name = "rmsnorm",
                                        .typed_grad = 1U << GAIN,
+                                       .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+                                       .inputs = "x, gain",
+                                       .alike = 1U << GAIN,
                                        .rule = norm_rule,
                                        .forward = rmsnorm_forward,
                                        .backward = rmsnorm_backward,
@@ -238,12 +240,16 @@ release_cast:
     return status;
 }
 
-static const tsri_op_def op_layernorm = {.name = "layernorm",
-                                         .typed_grad = 1U << GAIN | 1U << BIAS,
-                                         .rule = norm_rule,
-                                         .forward = layernorm_forward,
-                                         .backward = layernorm_backward,
-                                         .keep_in = 1U << X | 1U << GAIN};
+static const tsri_op_def op_layernorm = {
+    .name = "layernorm",
+    .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+    .inputs = "x, gain, bias",
+    .alike = 1U << GAIN | 1U << BIAS,
+    .typed_grad = 1U << GAIN | 1U << BIAS,
+    .rule = norm_rule,
+    .forward = layernorm_forward,
+    .backward = layernorm_backward,
+    .keep_in = 1U << X | 1U << GAIN};
 
 tsr_status tsr_op_layernorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, tsr_dtensor *bias,
                             double eps, tsr_dtensor **out)

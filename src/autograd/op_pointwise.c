@@ -84,6 +84,8 @@ static tsr_status gelu_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_gelu = {.name = "gelu",
+                                    .takes = {TSR_DTYPES_FLOAT},
+                                    .inputs = "x",
                                     .rule = gelu_rule,
                                     .forward = gelu_forward,
                                     .backward = gelu_backward,
@@ -102,7 +104,6 @@ tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
 static tsr_status silu_mul_rule(tsri_op_call *call)
 {
     TSR_TRY(check_pair(call));
-    TSR_TRY(tsri_rule_same_type(call, GATE, UP, "up"));
     tsri_rule_pair(call, GATE, UP, false);
     call->out_layout = call->want[GATE];
     return TSR_OK;
@@ -153,6 +154,9 @@ release_scratch:
 }
 
 static const tsri_op_def op_silu_mul = {.name = "silu_mul",
+                                        .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+                                        .inputs = "gate, up",
+                                        .alike = 1U << UP,
                                         .rule = silu_mul_rule,
                                         .forward = silu_mul_forward,
                                         .backward = silu_mul_backward,
@@ -211,6 +215,8 @@ static tsr_status add_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_add = {.name = "add",
+                                   .takes = {TSR_DTYPES_FLOAT, TSR_DTYPES_FLOAT},
+                                   .inputs = "a, b",
                                    .rule = add_rule,
                                    .forward = add_forward,
                                    .backward = add_backward,
@@ -264,6 +270,8 @@ static tsr_status scale_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_scale = {.name = "scale",
+                                     .takes = {TSR_DTYPES_FLOAT},
+                                     .inputs = "x",
                                      .rule = scale_rule,
                                      .forward = scale_forward,
                                      .backward = scale_backward,
@@ -316,16 +324,13 @@ static tsr_status cast_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_cast = {.name = "cast",
+                                    .takes = {TSR_DTYPES_FLOAT},
+                                    .inputs = "x",
                                     .rule = cast_rule,
                                     .forward = cast_forward,
                                     .backward = cast_backward,
                                     .linear = true,
                                     .makes_grad = 1U << X};
-
-static bool is_activation(tsr_dtype dtype)
-{
-    return dtype == TSR_F32 || dtype == TSR_BF16 || dtype == TSR_F16;
-}
 
 tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype, tsr_dtensor **out)
 {
@@ -333,9 +338,9 @@ tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype, tsr_dten
 
     const cast_attr attr = {.dtype = dtype};
 
-    if (!is_activation(dtype) || !is_activation(tsr_dtensor_dtype(x))) {
-        return TSR_RAISE(TSR_ERR_INVALID, "cast of %s to %s, both want f32, bf16 or f16",
-                         tsr_dtype_name(tsr_dtensor_dtype(x)), tsr_dtype_name(dtype));
+    if (tsr_dtype_size(dtype) == 0 || (TSR_DTYPES_FLOAT & TSR_DTYPE_BIT(dtype)) == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "cast in %s: to %s, wants f32, bf16 or f16",
+                         tsri_tape_path(tape), tsr_dtype_name(dtype));
     }
     if (tsr_dtensor_dtype(x) == dtype) {
         *out = x;

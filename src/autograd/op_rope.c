@@ -135,6 +135,8 @@ static tsr_status rope_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_rope = {.name = "rope",
+                                    .takes = {TSR_DTYPES_FLOAT},
+                                    .inputs = "x",
                                     .rule = rope_rule,
                                     .forward = rope_forward,
                                     .backward = rope_backward,

@@ -144,18 +144,6 @@ int64_t tsri_rule_ways(const tsr_layout *layout, int dim)
     return ways;
 }
 
-tsr_status tsri_rule_same_type(const tsri_op_call *call, int a, int b, const char *what)
-{
-    char where[TSRI_WHERE_BYTES];
-
-    if (call->in_dtype[a] != call->in_dtype[b]) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %s, expected %s as x",
-                         tsri_op_where(call, where, sizeof(where)), what,
-                         tsr_dtype_name(call->in_dtype[b]), tsr_dtype_name(call->in_dtype[a]));
-    }
-    return TSR_OK;
-}
-
 /* ---- launches ---- */
 
 tsri_call tsri_op_call_begin(const tsri_op_call *call)

@@ -128,7 +128,7 @@ static void test_messages(void)
     REQUIRE(tsr_op_split_heads(b.r.tape, x, 5, &y) == TSR_ERR_SHAPE);
     REQUIRE(tsr_op_rmsnorm(b.r.tape, x, kv, 1e-5, &y) == TSR_ERR_SHAPE);
     REQUIRE(tsr_op_embedding(b.r.tape, x, weight, &y) == TSR_ERR_INVALID);
-    check_says("ids are f32, want i32");
+    check_says("ids is f32, wants i32");
     REQUIRE(tsr_op_cross_entropy(b.r.tape, x, b.r.labels, &y) == TSR_ERR_SHAPE);
     REQUIRE(tsr_op_dropout(b.r.tape, x, 1.0, &y) == TSR_ERR_INVALID);
     REQUIRE(tsr_op_add_position(b.r.tape, x, kv, &y) == TSR_ERR_SHAPE);

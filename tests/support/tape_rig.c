@@ -343,6 +343,8 @@ static tsr_status dot_backward(tsri_op_call *call)
 }
 
 static const tsri_op_def op_dot = {.name = "dot",
+                                   .takes = {TSR_DTYPE_BIT(TSR_F32), TSR_DTYPE_BIT(TSR_F32)},
+                                   .inputs = "y, weight",
                                    .rule = dot_rule,
                                    .forward = dot_forward,
                                    .backward = dot_backward,

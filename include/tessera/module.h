@@ -122,8 +122,14 @@ TSR_CHECKED tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const 
 /**
  * Run the module's forward. Collective over the mesh.
  *
+ * The step keeps the module's tree alive until it ends. A forward that fails fails the step:
+ * nothing but tsr_step_end is legal then.
+ *
  * @param in   in_count (<= TSR_MODULE_MAX_IN) dtensors.
  * @param out  A value of the tape.
+ * @retval TSR_ERR_INVALID  another number of inputs than a ready-made module takes; a forward that
+ *                          returns without an output; a tape of another comm; a mere container.
+ * @retval TSR_ERR_STATE    the module's own forward is under way.
  */
 TSR_CHECKED tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
                                        int in_count, tsr_dtensor **out);

@@ -27,6 +27,15 @@ typedef struct tsri_step_watch {
 void tsri_tape_watch(tsr_tape *tape, tsri_step_watch *watch);
 void tsri_tape_unwatch(tsri_step_watch *watch);
 
+/** Keep object, whose owner is taken over, until tape's step ends: what happens then may need it.
+ */
+tsr_status tsri_tape_keep(tsr_tape *tape, void *object, void (*release)(void *object));
+/** Whether it is kept already. */
+bool tsri_tape_keeps(const tsr_tape *tape, const void *object);
+bool tsri_tape_in_step(const tsr_tape *tape);
+/** Give the step up: nothing but its end is legal then. */
+void tsri_tape_fail(tsr_tape *tape);
+
 /** A marker is a node without values: backward calls it when it gets there. */
 typedef tsr_status (*tsri_marker_fn)(void *context, tsr_tape *tape);
 tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context);

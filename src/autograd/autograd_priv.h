@@ -90,6 +90,12 @@ typedef struct tsri_hold {
     int depth;
 } tsri_hold;
 
+/** What a step keeps alive. */
+typedef struct tsri_kept_object {
+    void *object;
+    void (*release)(void *object);
+} tsri_kept_object;
+
 typedef struct tsri_rope_cache {
     tsr_buffer *table;
     int64_t seq, dim, first;
@@ -104,6 +110,8 @@ struct tsr_tape {
     uint64_t epoch;
     bool in_step, open, no_grad, in_backward, recomputing, failed;
     tsri_step_watch *watches;
+    tsri_kept_object *objects; /* until the step ends */
+    int object_count, object_capacity;
     tsri_node **nodes;
     int node_count, node_capacity;
     const char **scopes; /* paths */

@@ -91,6 +91,42 @@ static tsr_status tell_watches(const tsr_tape *tape, bool failed)
     return TSR_OK;
 }
 
+/* ---- what a step keeps alive ---- */
+
+bool tsri_tape_keeps(const tsr_tape *tape, const void *object)
+{
+    for (int i = 0; i < tape->object_count; i++) {
+        if (tape->objects[i].object == object) {
+            return true;
+        }
+    }
+    return false;
+}
+
+tsr_status tsri_tape_keep(tsr_tape *tape, void *object, void (*release)(void *object))
+{
+    tsr_status status = TSR_OK;
+
+    TSR_TRY_GOTO(status,
+                 tsri_grow(&tape->objects, &tape->object_capacity, tape->object_count + 1,
+                           sizeof(tape->objects[0])),
+                 release_object);
+    tape->objects[tape->object_count++] = (tsri_kept_object){object, release};
+    return TSR_OK;
+release_object:
+    release(object);
+    return status;
+}
+
+static void drop_objects(tsr_tape *tape)
+{
+    while (tape->object_count > 0) {
+        const tsri_kept_object *last = &tape->objects[--tape->object_count];
+
+        last->release(last->object);
+    }
+}
+
 /* What a failed step left behind. */
 static void abandon_step(tsr_tape *tape)
 {
@@ -100,6 +136,7 @@ static void abandon_step(tsr_tape *tape)
     tape->in_step = false;
     tape->open = false;
     tape->failed = false;
+    drop_objects(tape);
 }
 
 void tsr_tape_destroy(tsr_tape **tape)
@@ -130,6 +167,7 @@ void tsr_tape_destroy(tsr_tape **tape)
         tsri_free(&old->names[i]);
     }
     tsri_free(&old->names);
+    tsri_free(&old->objects);
     tsri_free(&old->ropes);
     tsri_free(&old->counters);
     tsri_free(&old->inserted);
@@ -325,6 +363,7 @@ tsr_status tsr_step_end(tsr_tape *tape)
     TSR_TRY_GOTO(status, end_memory(tape), abandon);
     tape->in_step = false;
     tape->open = false;
+    drop_objects(tape);
     return TSR_OK;
 abandon:
     abandon_step(tape);
@@ -341,6 +380,16 @@ const char *tsri_tape_path(const tsr_tape *tape)
 tsr_comm *tsri_tape_comm(const tsr_tape *tape)
 {
     return tape->comm;
+}
+
+bool tsri_tape_in_step(const tsr_tape *tape)
+{
+    return tape->in_step;
+}
+
+void tsri_tape_fail(tsr_tape *tape)
+{
+    tape->failed = true;
 }
 
 int64_t tsri_tape_step(const tsr_tape *tape)

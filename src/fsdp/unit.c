@@ -35,6 +35,7 @@ void tsri_unit_release(void *context)
         u->params[i].param->sink = NULL;
         u->params[i].param->sink_context = NULL;
         u->params[i].param->data = NULL;
+        u->params[i].param->grad = NULL;
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
         tsri_param_release(&u->params[i].param);
     }

@@ -48,6 +48,7 @@ static tsr_status open_module(tsr_comm *comm, tsr_forward_fn forward, size_t byt
 
     TSR_TRY(tsri_alloc(1, bytes, &self));
     TSR_TRY_GOTO(status, tsr_module_create(comm, forward, self, self_destroy, out), free_self);
+    (*out)->in_count = 1;
     *(void **)self_out = self;
     return TSR_OK;
 free_self:

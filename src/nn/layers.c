@@ -26,6 +26,7 @@ static tsr_status layer_create(tsr_comm *comm, tsr_forward_fn forward, layer **o
     TSR_TRY(tsri_alloc(1, sizeof(*self), &self));
     TSR_TRY_GOTO(status, tsr_module_create(comm, forward, self, layer_destroy, &self->module),
                  free_self);
+    self->module->in_count = 1;
     *out = self;
     return TSR_OK;
 free_self:

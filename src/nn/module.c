@@ -459,8 +459,13 @@ static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const 
     if (in_count > 0) {
         TSR_TRY(cross(&module->in_border, tape, &inputs[0]));
     }
+    *out = NULL;
     TSR_TRY(
         module->forward(module->self != NULL ? module->self : module, tape, inputs, in_count, out));
+    if (*out == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "the forward of module \"%s\" returned without an output",
+                         module->path);
+    }
     TSR_TRY(cast(module->out_dtype, tape, out));
     TSR_TRY(cross(&module->out_border, tape, out));
     return TSR_OK;
@@ -541,6 +546,49 @@ forget:
     return status;
 }
 
+static tsr_status check_call(const tsr_module *module, const tsr_tape *tape, int in_count)
+{
+    if (module->forward == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" is a container without a forward",
+                         module->path);
+    }
+    if (in_count > TSR_MODULE_MAX_IN) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" called with %d inputs, at most %d",
+                         module->path, in_count, TSR_MODULE_MAX_IN);
+    }
+    if (module->in_count > 0 && in_count != module->in_count) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" called with %d inputs, wants %d",
+                         module->path, in_count, module->in_count);
+    }
+    if (tsri_tape_comm(tape) != module->comm) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" lies on another comm than the tape",
+                         module->path);
+    }
+    if (module->running) {
+        return TSR_RAISE(TSR_ERR_STATE, "module \"%s\" is called while its own forward runs",
+                         module->path);
+    }
+    return TSR_OK;
+}
+
+static void release_kept(void *object)
+{
+    tsr_module *module = object;
+
+    tsr_module_release(&module);
+}
+
+/* Backward, and what ends the step, come back to the tree: it outlives the program's owner. */
+static tsr_status keep_tree(tsr_module *module, tsr_tape *tape)
+{
+    tsr_module *root = tsri_module_root(module);
+
+    if (tsri_tape_in_step(tape) && !tsri_tape_keeps(tape, root)) {
+        TSR_TRY(tsri_tape_keep(tape, tsr_module_retain(root), release_kept));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                            tsr_dtensor **out)
 {
@@ -550,18 +598,15 @@ tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *cons
     tsr_dtensor *result = NULL;
     tsr_status status = TSR_OK;
 
-    if (module->forward == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" is a container without a forward",
-                         module->path);
-    }
-    if (in_count < 0 || in_count > TSR_MODULE_MAX_IN) {
-        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" called with %d inputs, at most %d",
-                         module->path, in_count, TSR_MODULE_MAX_IN);
-    }
+    TSR_TRY(check_call(module, tape, in_count));
+    TSR_TRY(keep_tree(module, tape));
     TSR_TRY(tsri_tape_enter(tape, module->path));
+    module->running = true;
     status = call_hooked(module, tape, in, in_count, &result);
+    module->running = false;
     tsri_tape_leave(tape, result);
     if (status != TSR_OK) {
+        tsri_tape_fail(tape); /* it is half recorded, and its units are half way */
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
     *out = result;

@@ -51,6 +51,8 @@ struct tsr_module {
     void *hook_context;
     bool materialized;
     int order;              /* in the model, in order of creation; from materialisation on */
+    bool running;           /* its forward is under way */
+    int in_count;           /* inputs that its forward takes; 0: it does not say */
     bool checkpoint;        /* backward runs the forward again */
     char **checkpoint_keep; /* names of operations that it does not run again; owned */
     int checkpoint_keep_count;

@@ -35,7 +35,11 @@ say() {
 }
 
 say 'what Tessera needs'
-tools/install_deps.sh
+if [ -n "$text" ]; then
+    tools/install_deps.sh program
+else
+    tools/install_deps.sh program text
+fi
 
 say 'build'
 mkdir -p build/demo

@@ -449,7 +449,7 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
     }
     /* A parameter's bytes may go away behind the tape's back: its copies are not for others. */
     TSR_TRY_GOTO(status,
-                 apply(&call, x->param != NULL ? tape->depth : tsri_tape_hold_depth(tape, x),
+                 apply(&call, x->param != NULL ? tape->depth : tsri_tape_copy_depth(tape, x),
                        x->param != NULL ? NULL : x, out),
                  mark_failed);
     return TSR_OK;

@@ -44,6 +44,9 @@ tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context);
  *  hold on every value made inside except keep (NULL: none). Scopes nest. */
 tsr_status tsri_tape_enter(tsr_tape *tape, const char *path);
 void tsri_tape_leave(tsr_tape *tape, tsr_dtensor *keep);
+/** Drop the present scope's hold on value, and on copies of it in other layouts: nothing more will
+ * be made of it. What backward needs stays. Nothing happens to a value of another scope. */
+void tsri_tape_let_go(tsr_tape *tape, const tsr_dtensor *value);
 const char *tsri_tape_path(const tsr_tape *tape);
 
 tsr_comm *tsri_tape_comm(const tsr_tape *tape);

@@ -58,6 +58,7 @@ typedef struct tsri_checkpoint {
     void *context;
     tsri_call_counter *counters; /* as they were before the first run */
     int counter_count;
+    int depth; /* of its scope in the first run */
     tsri_part_options options;
     tsri_away away[TSRI_OP_MAX_IN]; /* by input */
     tsri_kept *kept;                /* in the order of the first run */
@@ -142,8 +143,9 @@ struct tsr_tape {
 tsr_status tsri_tape_intern(tsr_tape *tape, const char *text, const char **out);
 /** Keep value (one owner is taken over, also on failure) until the scope at depth is left. */
 tsr_status tsri_tape_hold(tsr_tape *tape, tsr_dtensor *value, tsr_dtensor *source, int depth);
-/** Depth at which value is held; the present depth if it is not. */
-int tsri_tape_hold_depth(const tsr_tape *tape, const tsr_dtensor *value);
+/** Depth at which a copy of source in another layout is to be held: source's own, or that of the
+ *  part in its first run; the present depth if source is not held. */
+int tsri_tape_copy_depth(const tsr_tape *tape, const tsr_dtensor *source);
 /** What the tape already has of source in layout; NULL: nothing. */
 tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source,
                                  const tsr_layout *layout);

@@ -136,6 +136,7 @@ static tsr_status run_first(tsr_tape *tape, tsri_checkpoint *checkpoint, tsr_dte
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_tape_enter(tape, tsri_tape_path(tape)));
+    checkpoint->depth = tape->depth;
     tape->no_grad = true;
     tape->keeping = checkpoint;
     status = checkpoint->part(checkpoint->context, tape, in, in_count, &result);

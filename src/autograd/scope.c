@@ -5,8 +5,10 @@
  * What the tape remembers while it records: scopes and the values they hold, nodes, names.
  *
  * Every value has one hold, at the depth of the scope that made it. Leaving a scope drops the holds
- * of its depth, except the one on its result, which moves one scope out. A copy of a value in
- * another layout is held where the value is, so that later users find it instead of moving again.
+ * of its depth, except the one on its result, which moves one scope out; a scope that hands a value
+ * on from part to part lets go of it behind the next part. A copy of a value in another layout is
+ * held where the value is, so that later users find it instead of moving again; but inside a
+ * checkpointed part's first run it is made without a gradient, and of no use behind the part.
  */
 #include "autograd_priv.h"
 
@@ -69,6 +71,22 @@ void tsri_tape_leave(tsr_tape *tape, tsr_dtensor *keep)
     }
 }
 
+void tsri_tape_let_go(tsr_tape *tape, const tsr_dtensor *value)
+{
+    int kept = 0;
+
+    for (int i = 0; i < tape->hold_count; i++) {
+        tsri_hold *hold = &tape->holds[i];
+
+        if (hold->depth == tape->depth && (hold->value == value || hold->source == value)) {
+            drop_hold(hold);
+            continue;
+        }
+        tape->holds[kept++] = *hold;
+    }
+    tape->hold_count = kept;
+}
+
 tsr_status tsri_tape_hold(tsr_tape *tape, tsr_dtensor *value, tsr_dtensor *source, int depth)
 {
     tsr_status status = TSR_OK;
@@ -87,11 +105,15 @@ release_value:
     return status;
 }
 
-int tsri_tape_hold_depth(const tsr_tape *tape, const tsr_dtensor *value)
+int tsri_tape_copy_depth(const tsr_tape *tape, const tsr_dtensor *source)
 {
+    const int least = tape->keeping != NULL && source->needs_grad ? tape->keeping->depth : 0;
+
     for (int i = tape->hold_count - 1; i >= 0; i--) {
-        if (tape->holds[i].value == value) {
-            return tape->holds[i].depth;
+        const tsri_hold *hold = &tape->holds[i];
+
+        if (hold->value == source) {
+            return hold->depth > least ? hold->depth : least;
         }
     }
     return tape->depth;

@@ -62,6 +62,18 @@ static tsr_status call(tsr_module *module, tsr_tape *tape, tsr_dtensor *x, tsr_d
     return TSR_OK;
 }
 
+/* The same for a module behind which nothing more is made of x, a value of this scope. */
+static tsr_status hand_on(tsr_module *module, tsr_tape *tape, tsr_dtensor **x)
+{
+    tsr_dtensor *before = *x;
+
+    TSR_TRY(call(module, tape, before, x));
+    if (*x != before) {
+        tsri_tape_let_go(tape, before);
+    }
+    return TSR_OK;
+}
+
 /* One of q, k, v as [batch, seq, heads, head_dim], turned by its position if rotary. */
 static tsr_status project(const attention *self, tsr_module *linear, int heads, bool rotate,
                           tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
@@ -156,9 +168,9 @@ static tsr_status decoder_forward(void *context, tsr_tape *tape, tsr_dtensor *co
         TSR_TRY(tsr_op_dropout(tape, x, self->dropout, &x));
     }
     for (int i = 0; i < self->layer_count; i++) {
-        TSR_TRY(call(self->layers[i], tape, x, &x));
+        TSR_TRY(hand_on(self->layers[i], tape, &x));
     }
-    TSR_TRY(call(self->norm, tape, x, &x));
+    TSR_TRY(hand_on(self->norm, tape, &x));
     if (self->head != NULL) {
         TSR_TRY(call(self->head, tape, x, out));
     } else {

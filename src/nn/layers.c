@@ -222,7 +222,12 @@ static tsr_status sequential_forward(void *self, tsr_tape *tape, tsr_dtensor *co
     }
     TSR_TRY(tsr_module_call(module->children[0], tape, in, in_count, out));
     for (int i = 1; i < module->child_count; i++) {
-        TSR_TRY(tsr_module_call(module->children[i], tape, out, 1, out));
+        tsr_dtensor *before = *out;
+
+        TSR_TRY(tsr_module_call(module->children[i], tape, &before, 1, out));
+        if (*out != before) {
+            tsri_tape_let_go(tape, before); /* nobody but the next child sees it */
+        }
     }
     return TSR_OK;
 }

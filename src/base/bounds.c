@@ -13,7 +13,7 @@ static const struct {
     double least, most;
 } bounds[] = {
     [TSRI_BOUND_NONE] = {-HUGE_VAL, HUGE_VAL},
-    [TSRI_BOUND_LAYERS] = {1, 4096},
+    [TSRI_BOUND_LAYERS] = {1, 1024},
     [TSRI_BOUND_DIM] = {1, 1 << 24},
     [TSRI_BOUND_HEADS] = {1, 1 << 20},
     [TSRI_BOUND_FFN] = {1, 1 << 24},

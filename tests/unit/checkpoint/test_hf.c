@@ -128,7 +128,7 @@ static void llama_refusals(void)
                   "\"num_key_value_heads\":3}",
                   TSR_ERR_FORMAT, "num_key_value_heads 3 does not divide num_attention_heads 4");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":4294967296}", TSR_ERR_FORMAT,
-                  "num_hidden_layers is 4294967296, wants 1 to 4096");
+                  "num_hidden_layers is 4294967296, wants 1 to 1024");
     check_refused(LLAMA ",\"rms_norm_eps\":0}", TSR_ERR_FORMAT, "rms_norm_eps is 0");
     check_refused(LLAMA ",\"tie_word_embeddings\":1}", TSR_ERR_FORMAT, "tie_word_embeddings");
     check_refused("{\"model_type\":\"llama\",\"num_hidden_layers\":0}", TSR_ERR_FORMAT,

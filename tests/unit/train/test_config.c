@@ -270,8 +270,8 @@ static void values_out_of_range(void)
     refuse_word("model.norm_eps=1e-320", TSR_ERR_INVALID, "1e-30 to 1");
     refuse_word("model.rope_theta=-1", TSR_ERR_INVALID, "a number, 1 to 1000000000000");
     refuse_word("model.rope_theta=0.5", TSR_ERR_INVALID, "a number, 1 to 1000000000000");
-    refuse_word("model.layers=100000", TSR_ERR_INVALID, "a whole number, 1 to 4096");
-    refuse_word("model.layers=-1", TSR_ERR_INVALID, "a whole number, 1 to 4096");
+    refuse_word("model.layers=100000", TSR_ERR_INVALID, "a whole number, 1 to 1024");
+    refuse_word("model.layers=-1", TSR_ERR_INVALID, "a whole number, 1 to 1024");
     refuse_word("run.dir=\"a\\nb\"", TSR_ERR_INVALID, "wants text without line ends");
     refuse_word("data.path=\"a\\e[2J\"", TSR_ERR_INVALID, "wants text without line ends");
     refuse_word("train.micro_batches=3", TSR_ERR_INVALID,

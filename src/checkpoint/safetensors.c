@@ -234,6 +234,12 @@ static tsr_status read_header(tsri_safetensors *st, int64_t file_bytes)
                          (long long)file_bytes);
     }
     TSR_TRY(tsri_safetensors_read_exact(s, 0, prefix, sizeof(prefix)));
+    if (memcmp(prefix, "version ", PREFIX_BYTES) == 0) {
+        return TSR_RAISE(TSR_ERR_FORMAT,
+                         "%s: is a pointer of Git LFS and holds no weights; `git lfs pull` fetches "
+                         "them",
+                         s->path);
+    }
     for (int i = PREFIX_BYTES - 1; i >= 0; i--) {
         header_bytes = header_bytes << 8 | prefix[i];
     }
@@ -270,7 +276,11 @@ tsr_status tsri_safetensors_add_file(tsri_safetensors *st, const char *path)
     st->shard_count++;
     s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would make us wait */
     if (s->fd < 0 || fstat(s->fd, &info) != 0) {
-        return TSR_RAISE(TSR_ERR_IO, "%s: %s", path, strerror(errno));
+        const int reason = errno;
+        const bool link = lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+
+        return TSR_RAISE(TSR_ERR_IO, "%s: %s%s", path, strerror(reason),
+                         link ? "; it is a link, perhaps of a download that did not end" : "");
     }
     if (!S_ISREG(info.st_mode)) {
         return TSR_RAISE(TSR_ERR_IO, "%s is %s, wants a safetensors file", path,

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 enum {
     PATH_BYTES = TSRI_SAFETENSORS_PATH_BYTES
@@ -29,9 +29,12 @@ static tsr_status join_path(const char *folder, const char *name, char *out)
     return TSR_OK;
 }
 
+/* A link that leads nowhere is there: what it stands for is wanted, and missing. */
 static bool exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    struct stat info;
+
+    return lstat(path, &info) == 0;
 }
 
 /* An index being read: the shards, by the names that its map gives them. */

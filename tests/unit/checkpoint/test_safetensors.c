@@ -74,6 +74,8 @@ static void size_and_header(void)
                   "header of 3 bytes in a file of 8");
     check_refused(write_raw("header.safetensors", 100000001, "{}", zeros, 8), TSR_ERR_FORMAT,
                   "header of 100000001 bytes");
+    check_refused(write_raw("header.safetensors", 0x206e6f6973726576, "https://git-lfs", zeros, 0),
+                  TSR_ERR_FORMAT, "a pointer of Git LFS");
     check_refused(write_raw("header.safetensors", UINT64_MAX, "{}", zeros, 8), TSR_ERR_FORMAT,
                   "truncated, or no safetensors");
     check_header("{\"a\"", 0, "bad.safetensors:1:");
@@ -398,6 +400,9 @@ static void single_file(void)
     CHECK_STR(tsri_safetensors_source(st),
               "model.safetensors, not model.safetensors.index.json beside it");
     tsri_safetensors_close(&st);
+    (void)unlink(tsr_test_scratch_path("folder/model.safetensors"));
+    CHECK_EQ(symlink("nowhere", tsr_test_scratch_path("folder/model.safetensors")), 0);
+    check_refused(tsr_test_scratch_path("folder"), TSR_ERR_IO, "it is a link");
     (void)unlink(tsr_test_scratch_path("folder/model.safetensors"));
 }
 

@@ -83,7 +83,12 @@ static tsr_status compare_pair(tsri_safetensors *st, const pair *p)
                        tsri_safetensors_shape(p->head, head, sizeof(head)));
         return raise_differs(st, p, how);
     }
-    TSR_TRY(tsri_safetensors_check_float(st, p->head));
+    if (tsri_safetensors_check_float(st, p->head) != TSR_OK) {
+        tsr_error_clear();
+        (void)snprintf(how, sizeof(how), "one is %s and the other %s, of which nothing is read",
+                       p->embed->type, p->head->type);
+        return raise_differs(st, p, how);
+    }
     TSR_TRY(tsri_alloc((size_t)2 * COMPARE_ELEMENTS, sizeof(*values), &values));
     for (int64_t at = 0; at < count; at += COMPARE_ELEMENTS) {
         const int64_t n = tsri_min64(COMPARE_ELEMENTS, count - at);

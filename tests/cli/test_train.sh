@@ -138,6 +138,7 @@ count out '^links: shard of 2 ranks [0-9.]+ GB/s, [0-9.]+ [mu]s a hop; measured 
 count out '^warning: axis "shard" sends [0-9.]+ GB/s a rank, run.cluster says 1e\+05: a factor ' 1
 start 0 train llama.yaml -n 2 train.steps=1 run.dir=runs/nolinks run.cluster=fast.yaml run.probe=false
 count out '^links:|^warning' 0
+count out '^train.warmup is 2 steps, train.steps 1: the learning rate gets to 0.0015 and not to ' 1
 agree runs/links runs/nolinks loss 0 0
 
 # ---- the same run on other meshes ----

@@ -209,6 +209,9 @@ static void head_beside_embedding(void)
         head->value = 0.1F;
         head->rows = 7;
         check(&m, TSR_ERR_FORMAT, "they have shapes [6, 8] and [7, 8]");
+        head->rows = 6;
+        head->type = "I8";
+        check(&m, TSR_ERR_FORMAT, "one is F32 and the other I8");
         close_model(&m);
     }
 }

@@ -24,7 +24,7 @@ typedef struct tsr_world tsr_world;
 typedef struct tsr_world_options {
     const char *backend; /**< "auto" (default), "cpu" or "sim". */
     int threads;         /**< Threads per rank; 0: cores / local ranks, at least 1. */
-    double timeout_s;    /**< Longest wait for another rank; 0: 600. */
+    double timeout_s;    /**< Longest wait for another rank, at least 0; 0: 600. */
     int sim_rank;        /**< sim: the rank to be. */
     int sim_size;        /**< sim: the number of ranks; 0: 1. */
 } tsr_world_options;
@@ -32,9 +32,18 @@ typedef struct tsr_world_options {
 /**
  * Join the job. Collective over the job's ranks. Blocks. Build ids are compared.
  *
+ * Worlds may be open at the same time, opened and closed by all ranks in the same order: the job is
+ * left when the last one closes. Where the library started MPI, it ends MPI then, and none can be
+ * opened in this process any more (TSR_ERR_STATE). While ranks wait for each other outside of a
+ * device, in what tessera/world.h, comm.h and module.h call collective, the timeout of the newest
+ * world holds: the ranks that did not come are named, and every rank that did has TSR_ERR_COMM.
+ *
  * @param argc, argv  As main received them; may be NULL.
  * @param options     NULL for defaults.
  * @retval TSR_ERR_DISAGREE  ranks run different builds of Tessera.
+ * @retval TSR_ERR_INVALID   an option is out of its range.
+ * @retval TSR_ERR_STATE     MPI has ended in this process.
+ * @retval TSR_ERR_REMOTE    another rank failed; the message is its own.
  */
 TSR_CHECKED tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *options,
                                       tsr_world **out);
@@ -42,7 +51,9 @@ TSR_CHECKED tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_o
 /**
  * Leave the job and set *world to NULL; *world may be NULL. Collective over the world. Blocks.
  *
- * Objects opened on the world must be released before; debug builds report those that are not.
+ * Objects opened on the world must be released before; debug builds report those that are not. A
+ * rank that leaves after a failure need not wait for the others to notice: whatever they wait in
+ * fails with its message. If they do not leave too within the timeout, the job is ended.
  */
 TSR_API void tsr_world_close(tsr_world **world);
 
@@ -62,7 +73,9 @@ TSR_API const char *tsr_world_host(const tsr_world *world, int rank);
 TSR_API bool tsr_world_is_speaker(const tsr_world *world);
 
 /**
- * Give every rank the same verdict. Collective over the world. Blocks.
+ * Give every rank the same verdict. Collective over the world. Blocks. The others may be in another
+ * call that waits for all ranks; that call then fails. A failure that came from such a call is
+ * known to all ranks, and is returned at once.
  *
  * @param mine  TSR_OK, or the failure that this rank met (its trail is kept).
  * @return TSR_OK if every rank passed TSR_OK. Otherwise a failure on every rank: ranks that failed

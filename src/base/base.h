@@ -87,6 +87,19 @@ void tsri_set_rank(int rank, int size);
 int tsri_rank(void);
 int tsri_size(void);
 
+/* ---- this thread's failure ---- */
+/** Between hold and release (in pairs, nested) a failure that is there stays as it is, whatever
+ *  clean-up raises or clears. */
+void tsri_error_hold(void);
+void tsri_error_release(void);
+/** An exchange has told every rank of this failure, and rank teller is to print it; until another
+ * is raised or it is cleared. */
+void tsri_error_share(int teller);
+/** Who prints status; -1: it is not the failure that was shared. */
+int tsri_error_teller(tsr_status status);
+/** The failure that is there, if it was not shared; TSR_OK. */
+tsr_status tsri_error_untold(void);
+
 /* ---- host memory: overflow checked, zeroed, counted ---- */
 /** *(void **)out = count * size zeroed bytes (count 0 gives a valid pointer). TSR_ERR_NOMEM. */
 tsr_status tsri_alloc(size_t count, size_t size, void *out);

@@ -25,6 +25,8 @@ typedef struct tsri_trail_frame {
 typedef struct tsri_trail {
     tsr_status status;
     int depth;
+    int held;   /* clean-up is under way: what fails in it does not replace what is told here */
+    int teller; /* 1 + the rank that tells of it, once every rank of the job knows; 0 before */
     char text[TSRI_TRAIL_TEXT];
     tsri_trail_frame frame[TSRI_TRAIL_FRAMES];
 } tsri_trail;

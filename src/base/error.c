@@ -40,6 +40,11 @@ static void push_frame(const char *file, int line, const char *func)
     }
 }
 
+static bool is_held(void)
+{
+    return tsri_g_trail.held > 0 && tsri_g_trail.depth > 0;
+}
+
 tsr_status tsr_error_raise(tsr_status status, const char *file, int line, const char *func,
                            const char *format, ...)
 {
@@ -50,9 +55,13 @@ tsr_status tsr_error_raise(tsr_status status, const char *file, int line, const 
     (void)vsnprintf(text, sizeof(text), or_unknown(format), args);
     va_end(args);
     (void)tsri_make_printable(text); /* names in messages come from files */
+    if (is_held()) {
+        return status;
+    }
     memcpy(tsri_g_trail.text, text, sizeof(text));
     tsri_g_trail.status = status;
     tsri_g_trail.depth = 0;
+    tsri_g_trail.teller = 0;
     push_frame(file, line, func);
     return status;
 }
@@ -62,7 +71,9 @@ tsr_status tsr_error_pass(tsr_status status, const char *file, int line, const c
     if (tsri_g_trail.depth == 0 || tsri_g_trail.status != status) {
         return tsr_error_raise(status, file, line, func, "%s", status_text(status));
     }
-    push_frame(file, line, func);
+    if (!is_held()) {
+        push_frame(file, line, func);
+    }
     return status;
 }
 
@@ -103,9 +114,38 @@ void tsr_error_print(FILE *stream)
 
 void tsr_error_clear(void)
 {
+    if (is_held()) {
+        return;
+    }
     tsri_g_trail.status = TSR_OK;
     tsri_g_trail.depth = 0;
+    tsri_g_trail.teller = 0;
     tsri_g_trail.text[0] = '\0';
+}
+
+void tsri_error_hold(void)
+{
+    tsri_g_trail.held++;
+}
+
+void tsri_error_release(void)
+{
+    tsri_g_trail.held--;
+}
+
+void tsri_error_share(int teller)
+{
+    tsri_g_trail.teller = tsri_g_trail.depth > 0 ? teller + 1 : 0;
+}
+
+tsr_status tsri_error_untold(void)
+{
+    return tsri_g_trail.depth > 0 && tsri_g_trail.teller == 0 ? tsri_g_trail.status : TSR_OK;
+}
+
+int tsri_error_teller(tsr_status status)
+{
+    return tsri_g_trail.status == status ? tsri_g_trail.teller - 1 : -1;
 }
 
 void tsri_assert_fail(const char *cond, const char *file, int line)

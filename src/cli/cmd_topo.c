@@ -372,7 +372,7 @@ static tsr_status gather(job *j)
     tsr_status status = TSR_OK;
 
     (void)snprintf(mine.host, sizeof(mine.host), "%s", info->host);
-    TSR_TRY(tsri_boot_all_gather(&mine, sizeof(mine), j->facts));
+    TSR_TRY(tsri_boot_all_gather("counting hosts", TSR_OK, &mine, sizeof(mine), j->facts));
     for (int i = 0; i < j->size; i++) {
         j->most = j->facts[i].bytes > j->most ? j->facts[i].bytes : j->most;
     }
@@ -380,11 +380,12 @@ static tsr_status gather(job *j)
     if (status == TSR_OK) {
         status = tsri_alloc((size_t)j->size * (size_t)j->most, 1, &j->texts);
     }
-    TSR_TRY_GOTO(status, tsr_world_agree(j->world, status), out);
-    if (j->text != NULL) {
+    if (status == TSR_OK && j->text != NULL) {
         memcpy(padded, j->text, (size_t)mine.bytes);
     }
-    TSR_TRY_GOTO(status, tsri_boot_all_gather(padded, (size_t)j->most, j->texts), out);
+    TSR_TRY_GOTO(status,
+                 tsri_boot_all_gather("comparing hosts", status, padded, (size_t)j->most, j->texts),
+                 out);
 out:
     tsri_free(&padded);
     return status;

@@ -39,7 +39,7 @@ static tsr_status check_mesh(tsr_world *world, const tsr_mesh *mesh)
     } else {
         mine = sum_order(mesh, &sum);
     }
-    TSR_TRY(tsr_world_agree(world, mine));
+    TSR_TRY(tsri_world_agree(world, "opening a comm", mine));
     TSR_TRY(tsr_world_check_same(world, "the mesh's rank order", &sum, sizeof(sum)));
     return TSR_OK;
 }
@@ -127,6 +127,7 @@ static void destroy(tsr_comm *comm)
 {
     tsr_world *world = comm->world;
 
+    tsri_error_hold();
     if (world->kept != NULL) {
         tsri_keep_ledger(world->kept, comm);
     }
@@ -137,6 +138,7 @@ static void destroy(tsr_comm *comm)
     }
     tsri_world_detach(world, comm);
     tsri_free(&comm);
+    tsri_error_release();
 }
 
 tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_options *options,
@@ -150,18 +152,19 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
 
     TSR_TRY(check_mesh(world, mesh));
     status = tsri_alloc(1, sizeof(*comm), &comm);
-    TSR_TRY(tsr_world_agree(world, status));
+    TSR_TRY(tsri_world_agree(world, "opening a comm", status));
     atomic_init(&comm->owners, 1);
     comm->world = world;
     comm->mesh = tsr_mesh_retain(mesh);
     comm->data_mask = (1U << tsr_mesh_axis_count(mesh)) - 1U;
     tsri_world_attach(world, comm);
     TSR_TRY_GOTO(status, tsr_mesh_coord(mesh, world->rank, comm->coord), fail);
-    TSR_TRY_GOTO(status, tsr_world_agree(world, open_device(comm)), fail);
+    TSR_TRY_GOTO(status, tsri_world_agree(world, "opening a device", open_device(comm)), fail);
     TSR_TRY_GOTO(status,
-                 tsr_world_agree(world, open_local(comm, options != NULL ? options : &defaults)),
+                 tsri_world_agree(world, "opening streams",
+                                  open_local(comm, options != NULL ? options : &defaults)),
                  fail);
-    TSR_TRY_GOTO(status, tsr_world_agree(world, open_axis_groups(comm)), fail);
+    TSR_TRY_GOTO(status, tsri_world_agree(world, "opening groups", open_axis_groups(comm)), fail);
     *out = comm;
     return TSR_OK;
 
@@ -260,10 +263,6 @@ tsr_status tsri_comm_exchange(tsr_comm *comm, const char *purpose, const void *i
         memcpy((unsigned char *)all + (size_t)world->rank * bytes, in, bytes);
         return TSR_OK;
     }
-    tsri_watchdog_arm(world->watchdog, purpose);
-    const tsr_status status = tsri_boot_all_gather(in, bytes, all);
-
-    tsri_watchdog_disarm(world->watchdog);
-    TSR_TRY(status);
+    TSR_TRY(tsri_boot_all_gather(purpose, TSR_OK, in, bytes, all));
     return TSR_OK;
 }

@@ -110,16 +110,8 @@ bool tsri_world_is_simulated(const tsr_world *world);
  */
 tsr_status tsri_world_open_alone(const tsr_world *of, int threads, tsr_world **out);
 
-/** Local. The rank whose failure the last tsr_world_agree told of; -1: none failed. */
-int tsri_world_first_failed(const tsr_world *world);
-
-/**
- * As tsr_world_agree, but wait limit_s at most for the others to come; for a rank that failed while
- * they may be inside other collectives. *out receives the verdict.
- *
- * Returns false if they did not come: then nothing but tsr_world_abort may follow.
- */
-bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, tsr_status *out);
+/** As tsr_world_agree; what names the occasion in messages, the same on all ranks. */
+tsr_status tsri_world_agree(tsr_world *world, const char *what, tsr_status mine);
 
 /**
  * For programs, where work on the world ends and before anything of it is released: bring every
@@ -127,6 +119,6 @@ bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, 
  *
  * Returns TSR_OK on all ranks if every rank passed TSR_OK; a world of one rank returns @p mine.
  * Otherwise does not return: the failure's trail is printed by one rank (the first that failed, or
- * this one if the others are held up in collectives) and the job ends with status 1 in seconds.
+ * this one if the others are held up elsewhere) and the job ends with status 1 in seconds.
  */
 tsr_status tsri_world_settle(tsr_world *world, tsr_status mine);

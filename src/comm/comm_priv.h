@@ -13,22 +13,6 @@
 
 #include "comm/comm.h"
 
-/** Ends the job when a wait for other ranks takes too long. NULL: no limit is kept. */
-typedef struct tsri_watchdog tsri_watchdog;
-
-tsr_status tsri_watchdog_start(double limit_s, tsri_watchdog **out);
-void tsri_watchdog_stop(tsri_watchdog **dog);
-/** From now until disarm the caller waits for other ranks in what (static or long-lived). */
-void tsri_watchdog_arm(tsri_watchdog *dog, const char *what);
-void tsri_watchdog_disarm(tsri_watchdog *dog);
-
-/** What a rank brings to an exchange of the world (world_check.c). */
-typedef struct tsri_claim {
-    int purpose;
-    int status;
-    uint64_t hash, bytes;
-} tsri_claim;
-
 struct tsr_world {
     const tsr_backend *backend;
     bool simulated;
@@ -37,13 +21,10 @@ struct tsr_world {
     int rank, size;
     int threads;
     double timeout_s;
-    int first_failed;
-    tsr_comm *comms; /* open ones, newest first */
-    tsri_watchdog *watchdog;
-    tsri_comm_ledgers *kept; /* not NULL: every comm's ledger is kept there */
-    tsri_claim *claims;      /* [size] exchange room, so that agreeing allocates nothing */
-    char (*hosts)[sizeof(((tsri_boot_info *)0)->host)];
-    int *nodes; /* [size]; NULL: simulated */
+    tsr_comm *comms;            /* open ones, newest first */
+    tsri_comm_ledgers *kept;    /* not NULL: every comm's ledger is kept there */
+    char host[TSRI_HOST_BYTES]; /* of a simulated world, or one alone */
+    int *nodes;                 /* [size]; NULL: simulated */
 };
 
 /** Enter comm in the world's list, or take it out; taking out the last leaves a closed world. */

@@ -15,10 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    DEFAULT_TIMEOUT_S = 600
-};
-
 #if defined(__SANITIZE_ADDRESS__)
 #    define BUILD_SANITIZE "sanitized"
 #else
@@ -73,10 +69,7 @@ static tsr_status check_simulated(const tsr_world_options *opt)
 
 static void destroy(tsr_world *world)
 {
-    tsri_watchdog_stop(&world->watchdog);
-    tsri_free(&world->hosts);
     tsri_free(&world->nodes);
-    tsri_free(&world->claims);
     tsri_free(&world);
 }
 
@@ -85,22 +78,15 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
 {
     tsr_status status = TSR_OK;
     tsr_world *world = NULL;
-    size_t n = simulated ? 1 : (size_t)size;
 
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*world), &world), out);
     world->owners = 1;
     world->rank = rank;
     world->size = size;
     world->simulated = simulated;
-    world->first_failed = -1;
-    world->timeout_s = timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S;
-    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->claims), &world->claims), fail);
-    TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->hosts), &world->hosts), fail);
+    world->timeout_s = timeout_s > 0.0 ? timeout_s : TSRI_TIMEOUT_S;
     if (!simulated) {
-        TSR_TRY_GOTO(status, tsri_alloc(n, sizeof(*world->nodes), &world->nodes), fail);
-    }
-    if (!simulated && size > 1) {
-        TSR_TRY_GOTO(status, tsri_watchdog_start(world->timeout_s, &world->watchdog), fail);
+        TSR_TRY_GOTO(status, tsri_alloc((size_t)size, sizeof(*world->nodes), &world->nodes), fail);
     }
     *out = world;
     return TSR_OK;
@@ -111,8 +97,7 @@ out:
     return status;
 }
 
-static tsr_status join(tsr_world *world, const char *backend, const tsr_world_options *opt,
-                       const tsri_boot_info *info)
+static tsr_status join(tsr_world *world, const char *backend, const tsr_world_options *opt)
 {
     tsr_status mine = check_options(opt);
 
@@ -120,36 +105,13 @@ static tsr_status join(tsr_world *world, const char *backend, const tsr_world_op
         mine = tsri_backend_find(backend, &world->backend);
     }
     TSR_TRY(check_build(world));
-    TSR_TRY(tsr_world_agree(world, mine));
+    TSR_TRY(tsri_boot_agree("joining the job", mine));
     TSR_TRY(tsr_world_check_same(world, "the backend", world->backend->name,
                                  strlen(world->backend->name)));
-    tsri_watchdog_arm(world->watchdog, "exchanging host names");
-    mine = tsri_boot_all_gather(info->host, sizeof(info->host), world->hosts);
-    if (mine == TSR_OK) {
-        mine = tsri_boot_all_gather(&info->node, sizeof(info->node), world->nodes);
+    for (int r = 0; r < world->size; r++) {
+        world->nodes[r] = tsri_boot_node(r);
     }
-    tsri_watchdog_disarm(world->watchdog);
-    TSR_TRY(mine);
     world->threads = opt->threads;
-    return TSR_OK;
-}
-
-/* Hosts that do not reach each other show in MPI's first messages, which have no limit of their
- * own.
- */
-static tsr_status start_job(int *argc, char ***argv, double timeout_s, tsri_boot_info *info)
-{
-    tsri_watchdog *watchdog = NULL;
-    tsr_status status = TSR_OK;
-
-    if (tsri_boot_launched()) {
-        TSR_TRY(tsri_watchdog_start(timeout_s > 0.0 ? timeout_s : DEFAULT_TIMEOUT_S, &watchdog));
-    }
-    tsri_watchdog_arm(watchdog, "the start of MPI (do messages reach the other hosts?)");
-    status = tsri_boot_init(argc, argv, info);
-    tsri_watchdog_disarm(watchdog);
-    tsri_watchdog_stop(&watchdog);
-    TSR_TRY(status);
     return TSR_OK;
 }
 
@@ -160,17 +122,18 @@ static tsr_status open_real(int *argc, char ***argv, const char *backend,
     tsri_boot_info info = {0};
     tsr_world *world = NULL;
 
-    TSR_TRY(start_job(argc, argv, opt->timeout_s, &info));
-    tsri_set_rank(info.rank, info.size);
+    TSR_TRY(tsri_boot_init(argc, argv, opt->timeout_s, &info));
     TSR_TRY_GOTO(status, create(info.rank, info.size, false, opt->timeout_s, &world), leave);
-    TSR_TRY_GOTO(status, join(world, backend, opt, &info), free_world);
+    TSR_TRY_GOTO(status, join(world, backend, opt), free_world);
     *out = world;
     return TSR_OK;
 
 free_world:
     destroy(world);
 leave:
+    tsri_error_hold();
     tsri_boot_finalize();
+    tsri_error_release();
     return status;
 }
 
@@ -183,7 +146,7 @@ static tsr_status open_simulated(const tsr_backend *backend, const tsr_world_opt
     TSR_TRY(check_options(opt));
     TSR_TRY(check_simulated(opt));
     TSR_TRY(create(opt->sim_rank, size, true, opt->timeout_s, &world));
-    (void)snprintf(world->hosts[0], sizeof(world->hosts[0]), "simulated");
+    (void)snprintf(world->host, sizeof(world->host), "simulated");
     world->threads = opt->threads;
     world->backend = backend;
     *out = world;
@@ -220,7 +183,7 @@ tsr_status tsri_world_open_alone(const tsr_world *of, int threads, tsr_world **o
                          threads);
     }
     TSR_TRY(create(0, 1, of->simulated, of->timeout_s, &world));
-    (void)snprintf(world->hosts[0], sizeof(world->hosts[0]), "%s", tsr_world_host(of, of->rank));
+    (void)snprintf(world->host, sizeof(world->host), "%s", tsr_world_host(of, of->rank));
     world->alone = true;
     world->threads = threads;
     world->backend = of->backend;
@@ -237,7 +200,6 @@ static void drop(tsr_world *world)
     if (world->owners > 0) {
         return;
     }
-    tsri_watchdog_arm(world->watchdog, "leaving the job");
     if (joined) {
         tsri_boot_finalize();
     }
@@ -322,7 +284,7 @@ const char *tsr_world_host(const tsr_world *world, int rank)
     if (rank < 0 || rank >= world->size) {
         return "?";
     }
-    return world->hosts[world->simulated ? 0 : rank];
+    return world->simulated || world->alone ? world->host : tsri_boot_host(rank);
 }
 
 bool tsr_world_is_speaker(const tsr_world *world)

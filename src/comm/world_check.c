@@ -4,18 +4,15 @@
  * @file world_check.c
  * What all ranks agree on: one verdict from many, and whether all passed the same bytes.
  *
- * Only numbers are exchanged while all is well. Text follows in a second round that every rank
- * enters, since every rank has seen the same numbers. Nothing is allocated here: a rank without
- * memory must still be able to say so.
+ * Only numbers are exchanged while all is well. Text follows in further rounds that every rank
+ * enters, since every rank has the same verdict. Nothing is allocated here: a rank without memory
+ * must still be able to say so.
  */
 #include "comm_priv.h"
 
-#include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 enum {
-    MESSAGE_BYTES = 448,
     WINDOW = 512,
     OVERLAP = 64, /* of successive windows, so that a difference has its surroundings */
     AROUND = 24,  /* characters shown before and after a difference */
@@ -27,200 +24,22 @@ static bool is_alone(const tsr_world *world)
     return world->simulated || world->size == 1;
 }
 
-/* ---- the first round ---- */
-
-typedef enum purpose {
-    TO_AGREE = 1,
-    TO_COMPARE
-} purpose;
-
-typedef struct exchange {
-    tsr_world *world;
-    tsri_claim mine;
-    int first; /* failing rank that explains the failure; -1: none */
-    char message[MESSAGE_BYTES];
-} exchange;
-
-/* The first rank with a failure of its own; ranks that only heard of one do not explain it. */
-static int find_first(const tsr_world *world)
-{
-    int heard = -1;
-
-    for (int r = 0; r < world->size; r++) {
-        if (world->claims[r].status == TSR_ERR_REMOTE) {
-            heard = heard < 0 ? r : heard;
-        } else if (world->claims[r].status != TSR_OK) {
-            return r;
-        }
-    }
-    return heard;
-}
-
-static bool has_one_purpose(const tsr_world *world)
-{
-    for (int r = 1; r < world->size; r++) {
-        if (world->claims[r].purpose != world->claims[0].purpose) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A rank that failed settles its failure while others may compare: both begin in this way. */
-static tsr_status run_exchange(exchange *x)
-{
-    TSR_TRY(tsri_boot_all_gather(&x->mine, sizeof(x->mine), x->world->claims));
-    x->first = find_first(x->world);
-    if (x->first >= 0) {
-        TSR_TRY(tsri_boot_broadcast(x->message, sizeof(x->message), x->first));
-    } else if (!has_one_purpose(x->world)) {
-        return TSR_RAISE(TSR_ERR_DISAGREE,
-                         "some ranks agree on a verdict while others compare values");
-    }
-    return TSR_OK;
-}
-
-/* What a rank that did not fail itself returns. */
-static tsr_status tell_remote(const exchange *x)
-{
-    const tsr_world *world = x->world;
-
-    if (x->first < 0) {
-        return TSR_OK;
-    }
-    return TSR_RAISE(TSR_ERR_REMOTE, "rank %d on %s failed: %s: %s", x->first,
-                     tsr_world_host(world, x->first),
-                     tsr_status_name((tsr_status)world->claims[x->first].status), x->message);
-}
-
 /* ---- agree ---- */
 
-static exchange begin(tsr_world *world, tsr_status mine)
+tsr_status tsri_world_agree(tsr_world *world, const char *what, tsr_status mine)
 {
-    exchange x = {
-        .world = world,
-        .mine = {.purpose = TO_AGREE, .status = (int)mine},
-        .first = -1,
-    };
-
-    if (mine != TSR_OK) {
-        (void)snprintf(x.message, sizeof(x.message), "%s", tsr_error_message());
+    if (is_alone(world)) {
+        return mine;
     }
-    return x;
-}
-
-static tsr_status conclude(const exchange *x, tsr_status mine)
-{
-    x->world->first_failed = x->first;
-    return mine != TSR_OK ? mine : tell_remote(x);
-}
-
-static tsr_status agree_alone(tsr_world *world, tsr_status mine)
-{
-    world->first_failed = mine == TSR_OK ? -1 : world->rank;
-    return mine;
+    TSR_TRY(tsri_boot_agree(what, mine));
+    return TSR_OK;
 }
 
 tsr_status tsr_world_agree(tsr_world *world, tsr_status mine)
 {
     TSRI_WANT(world);
 
-    exchange x = begin(world, mine);
-    tsr_status status = TSR_OK;
-
-    if (is_alone(world)) {
-        return agree_alone(world, mine);
-    }
-    tsri_watchdog_arm(world->watchdog, "tsr_world_agree");
-    status = run_exchange(&x);
-    tsri_watchdog_disarm(world->watchdog);
-    if (status != TSR_OK) {
-        return mine != TSR_OK ? mine : tsr_error_pass(status, __FILE__, __LINE__, __func__);
-    }
-    return conclude(&x, mine);
-}
-
-int tsri_world_first_failed(const tsr_world *world)
-{
-    return world->first_failed;
-}
-
-/* An exchange on a thread of its own: if the others never come, it is left behind with it. */
-typedef struct late {
-    exchange x;
-    pthread_mutex_t lock;
-    pthread_cond_t change;
-    bool done;
-    tsr_status status;
-} late;
-
-static void *run_late(void *arg)
-{
-    late *job = arg;
-    tsr_status status = run_exchange(&job->x);
-
-    (void)pthread_mutex_lock(&job->lock);
-    job->status = status;
-    job->done = true;
-    (void)pthread_cond_signal(&job->change);
-    (void)pthread_mutex_unlock(&job->lock);
-    return NULL;
-}
-
-static bool wait_late(late *job, double limit_s)
-{
-    double deadline = tsri_now_s() + limit_s;
-    struct timespec until = {.tv_sec = (time_t)deadline,
-                             .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
-    bool done = false;
-
-    (void)pthread_mutex_lock(&job->lock);
-    while (!job->done && tsri_now_s() < deadline) {
-        (void)pthread_cond_timedwait(&job->change, &job->lock, &until);
-    }
-    done = job->done;
-    (void)pthread_mutex_unlock(&job->lock);
-    return done;
-}
-
-bool tsri_world_agree_within(tsr_world *world, tsr_status mine, double limit_s, tsr_status *out)
-{
-    pthread_condattr_t attributes;
-    pthread_t thread;
-    late *job = NULL;
-    bool done = false;
-
-    *out = mine;
-    if (is_alone(world)) {
-        (void)agree_alone(world, mine);
-        return true;
-    }
-    if (tsri_alloc(1, sizeof(*job), &job) != TSR_OK) {
-        return false;
-    }
-    job->x = begin(world, mine);
-    (void)pthread_mutex_init(&job->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&job->change, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-    if (pthread_create(&thread, NULL, run_late, job) != 0) {
-        tsri_free(&job);
-        return false;
-    }
-    if (!wait_late(job, limit_s)) {
-        (void)pthread_detach(thread);
-        return false;
-    }
-    (void)pthread_join(thread, NULL);
-    done = job->status == TSR_OK;
-    if (done) {
-        *out = conclude(&job->x, mine);
-    }
-    (void)pthread_cond_destroy(&job->change);
-    (void)pthread_mutex_destroy(&job->lock);
-    tsri_free(&job);
-    return done;
+    return tsri_world_agree(world, "tsr_world_agree", mine);
 }
 
 /* ---- check_same ---- */
@@ -297,7 +116,7 @@ static tsr_status share(const tsr_world *world, int root, const unsigned char *d
         out->length = bytes - base < WINDOW ? bytes - base : WINDOW;
         memcpy(out->data, data + base, out->length);
     }
-    TSR_TRY(tsri_boot_broadcast(out, sizeof(*out), root));
+    TSR_TRY(tsri_boot_broadcast("what differs", TSR_OK, out, sizeof(*out), root));
     return TSR_OK;
 }
 
@@ -325,28 +144,6 @@ static tsr_status explain(tsr_world *world, const char *what, int rank, const un
     }
 }
 
-static tsr_status compare(tsr_world *world, const char *what, const void *data, size_t bytes)
-{
-    exchange x = {
-        .world = world,
-        .mine = {.purpose = TO_COMPARE, .bytes = bytes, .hash = tsri_hash(data, bytes, 0)},
-        .first = -1,
-    };
-    const tsri_claim *claims = world->claims;
-    int other = 1;
-
-    TSR_TRY(run_exchange(&x));
-    TSR_TRY(tell_remote(&x));
-    while (other < world->size && claims[other].hash == claims[0].hash &&
-           claims[other].bytes == claims[0].bytes) {
-        other++;
-    }
-    if (other < world->size) {
-        TSR_TRY(explain(world, what, other, data, bytes));
-    }
-    return TSR_OK;
-}
-
 tsr_status tsr_world_check_same(tsr_world *world, const char *what, const void *data, size_t bytes)
 {
     TSRI_WANT(world, what);
@@ -354,14 +151,14 @@ tsr_status tsr_world_check_same(tsr_world *world, const char *what, const void *
         return TSR_RAISE(TSR_ERR_INVALID, "%s: data is NULL, wants %zu bytes", __func__, bytes);
     }
 
-    tsr_status status = TSR_OK;
+    int other = 0;
 
     if (is_alone(world)) {
         return TSR_OK;
     }
-    tsri_watchdog_arm(world->watchdog, what);
-    status = compare(world, what, data, bytes);
-    tsri_watchdog_disarm(world->watchdog);
-    TSR_TRY(status);
+    TSR_TRY(tsri_boot_compare(what, tsri_hash(data, bytes, 0), bytes, &other));
+    if (other > 0) {
+        TSR_TRY(explain(world, what, other, data, bytes));
+    }
     return TSR_OK;
 }

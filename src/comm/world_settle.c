@@ -4,17 +4,19 @@
  * @file world_settle.c
  * How a job ends when a rank failed: told once, soon, on every rank.
  *
- * A failed rank cannot know where the others are. If they come here too, the first that failed
- * speaks; ranks that only heard of it never do. If they do not come within seconds they wait inside
- * collectives for us, and will forever; then the failed rank speaks and takes the job down. Of
- * several in that position the lowest is first, because each waits a little longer than the one
- * before.
+ * A failed rank cannot know where the others are. In an exchange they all learn of its failure; the
+ * first that failed speaks, and ranks that only heard of it never do. If they do not come within
+ * seconds they wait inside collectives for us, and will forever; then the failed rank speaks and
+ * takes the job down. Of several in that position the lowest is first, because each waits a little
+ * longer than the one before.
  */
 #include "comm_priv.h"
 
-static const double patience_s = 2.0;
+#include <time.h>
+
+static const double patience_s = 1.5;
 static const double step_s = 0.25;
-static const double longest_s = 8.0;
+static const double longest_s = 5.0;
 
 static double limit_of(int rank)
 {
@@ -23,25 +25,35 @@ static double limit_of(int rank)
     return limit < longest_s ? limit : longest_s;
 }
 
+/* Nobody ends the job before the teller has spoken; and he ends it. */
+static void leave_to_teller(int rank)
+{
+    const double s = limit_of(rank);
+    const struct timespec nap = {.tv_sec = (time_t)s,
+                                 .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
+
+    (void)nanosleep(&nap, NULL);
+}
+
 tsr_status tsri_world_settle(tsr_world *world, tsr_status mine)
 {
     tsr_status verdict = mine;
-    bool came = true;
+    int teller = -1;
 
-    if (mine == TSR_OK) {
-        verdict = tsr_world_agree(world, TSR_OK);
+    if (world->size == 1 || world->simulated) {
+        return mine;
+    }
+    verdict = mine == TSR_OK
+                  ? tsri_boot_agree("the end of the work", mine)
+                  : tsri_boot_agree_within("the end of the work", mine, limit_of(world->rank));
+    if (verdict == TSR_OK) {
+        return TSR_OK;
+    }
+    teller = tsri_error_teller(verdict);
+    if (teller >= 0 && teller != world->rank) {
+        leave_to_teller(world->rank);
     } else {
-        came = tsri_world_agree_within(world, mine, limit_of(world->rank), &verdict);
-    }
-    if (verdict == TSR_OK || world->size == 1 || world->simulated) {
-        return verdict;
-    }
-    if (mine != TSR_OK && mine != TSR_ERR_REMOTE && (!came || world->first_failed == world->rank)) {
         tsr_error_print(stderr);
-    }
-    if (came) {
-        /* Nobody ends the job before the speaker has spoken. */
-        (void)tsri_world_agree_within(world, TSR_OK, patience_s, &verdict);
     }
     tsr_world_abort(world, 1);
 }

@@ -268,19 +268,10 @@ free_unowned:
     return status;
 }
 
-tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
+static tsr_status materialize(tsr_module *model, uint64_t seed)
 {
-    TSRI_WANT(model);
-
     engine *e = NULL;
 
-    if (model->materialized) {
-        return TSR_RAISE(TSR_ERR_STATE, "module \"%s\" is materialised already", model->path);
-    }
-    if (model->parent != NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" is not a root: materialise \"%s\"",
-                         model->path, tsri_module_root(model)->path);
-    }
     TSR_TRY(tsri_comm_check_axes(model->comm));
     if (model->hooks == NULL) {
         TSR_TRY(tsr_fully_shard(model, NULL));
@@ -291,5 +282,23 @@ tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
         TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }
     warn_of_giant(e);
+    return TSR_OK;
+}
+
+/* Groups are opened between allocations, so a rank that fails alone must be heard by the others,
+ * wherever they are. */
+tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed)
+{
+    TSRI_WANT(model);
+
+    if (model->materialized) {
+        return TSR_RAISE(TSR_ERR_STATE, "module \"%s\" is materialised already", model->path);
+    }
+    if (model->parent != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "module \"%s\" is not a root: materialise \"%s\"",
+                         model->path, tsri_module_root(model)->path);
+    }
+    TSR_TRY(tsri_world_agree(tsr_comm_world(model->comm), "materialising the model",
+                             materialize(model, seed)));
     return TSR_OK;
 }

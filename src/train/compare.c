@@ -64,10 +64,11 @@ static tsr_status probe(comparison *c, double seconds)
     tsri_probe_text(&r->probe, tsr_world_host(c->world, 0), &text);
     status = keep_cluster(c, &text);
     tsri_text_free(&text);
-    TSR_TRY(tsr_world_agree(c->world, status));
     if (r->ranks > 1) {
-        TSR_TRY(tsri_boot_broadcast(r->cluster, sizeof(r->cluster), 0));
+        status = tsri_boot_broadcast("sharing what was measured", status, r->cluster,
+                                     sizeof(r->cluster), 0);
     }
+    TSR_TRY(status);
     TSR_TRY(
         tsri_cluster_parse(r->cluster, strlen(r->cluster), "the measured machine", &r->machine));
     r->probed = true;

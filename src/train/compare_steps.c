@@ -183,7 +183,7 @@ static tsr_status exchange(const step_run *c, const void *mine, size_t bytes, vo
         memcpy(all, mine, bytes);
         return TSR_OK;
     }
-    TSR_TRY(tsri_boot_all_gather(mine, bytes, all));
+    TSR_TRY(tsri_boot_all_gather("comparing the ranks' times", TSR_OK, mine, bytes, all));
     return TSR_OK;
 }
 

@@ -187,13 +187,16 @@ tsr_status tsri_job_open(tsr_world *world, const tsri_job_options *options, tsri
     tsri_job *job = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_alloc(1, sizeof(*job), &job));
-    job->world = world;
-    job->options = *options;
-    if (job->options.micro_batches == 0) {
-        job->options.micro_batches = 1;
+    status = tsri_alloc(1, sizeof(*job), &job);
+    if (status == TSR_OK) {
+        job->world = world;
+        job->options = *options;
+        if (job->options.micro_batches == 0) {
+            job->options.micro_batches = 1;
+        }
+        status = build(job);
     }
-    TSR_TRY_GOTO(status, build(job), close);
+    TSR_TRY_GOTO(status, tsri_world_agree(world, "opening the job", status), close);
     *out = job;
     return TSR_OK;
 close:
@@ -209,6 +212,7 @@ void tsri_job_close(tsri_job **pointer)
     if (job == NULL) {
         return;
     }
+    tsri_error_hold();
     for (int i = 0; job->ids != NULL && i < job->options.micro_batches; i++) {
         tsr_dtensor_release(&job->ids[i]);
     }
@@ -223,6 +227,7 @@ void tsri_job_close(tsri_job **pointer)
     tsr_comm_release(&job->comm);
     tsr_mesh_release(&job->mesh);
     tsri_free(&job);
+    tsri_error_release();
 }
 
 tsr_status tsri_job_write_batch(tsri_job *job, int micro, const int32_t *ids, const int32_t *labels)

@@ -221,7 +221,7 @@ static tsr_status share_memory(const training *t, size_t *out)
 
     *out = tsri_host_memory_available() / (size_t)local;
     if (size > 1) {
-        TSR_TRY(tsri_boot_broadcast(out, sizeof(*out), 0));
+        TSR_TRY(tsri_boot_broadcast("comparing memory", TSR_OK, out, sizeof(*out), 0));
     }
     return TSR_OK;
 }
@@ -279,13 +279,16 @@ static tsr_status share_plan(training *t)
     tsri_plan_numbers *ranks = NULL;
     tsr_status status = tsri_alloc((size_t)size, sizeof(*ranks), &ranks);
 
-    TSR_TRY(tsr_world_agree(t->world, status));
-    ranks[0] = t->planned;
     if (size > 1) {
-        TSR_TRY_GOTO(status, tsri_boot_all_gather(&t->planned, sizeof(t->planned), ranks),
-                     free_ranks);
+        status =
+            tsri_boot_all_gather("comparing plans", status, &t->planned, sizeof(t->planned), ranks);
+    } else if (status == TSR_OK) {
+        ranks[0] = t->planned;
     }
-    TSR_TRY_GOTO(status, tsr_world_agree(t->world, open_folder(t, ranks)), free_ranks);
+    TSR_TRY_GOTO(status, status, free_ranks);
+    TSR_TRY_GOTO(status,
+                 tsri_world_agree(t->world, "opening the run's folder", open_folder(t, ranks)),
+                 free_ranks);
 free_ranks:
     tsri_free(&ranks);
     return status;
@@ -395,7 +398,7 @@ static tsr_status open_job(training *t)
     t->options.comm.record = true; /* bytes_by_axis */
     TSR_TRY(tsri_job_open(t->world, &t->options, &t->job));
     TSR_TRY(tsri_own_times_open(t->job->comm, &t->own_times));
-    TSR_TRY(tsr_world_agree(t->world, ready(t)));
+    TSR_TRY(tsri_world_agree(t->world, "loading weights", ready(t)));
     return TSR_OK;
 }
 
@@ -405,10 +408,10 @@ static tsr_status set_up(training *t, tsr_status loaded)
     char description[DESCRIPTION_BYTES] = "";
 
     TSR_TRY(share_memory(t, &device_bytes));
-    TSR_TRY(tsr_world_agree(t->world, fit(t, loaded, device_bytes)));
+    TSR_TRY(tsri_world_agree(t->world, "reading the configuration", fit(t, loaded, device_bytes)));
     TSR_TRY(tsr_world_check_same(t->world, "the configuration", t->config_text.data,
                                  (size_t)t->config_text.length));
-    TSR_TRY(tsr_world_agree(t->world, prepare(t, description)));
+    TSR_TRY(tsri_world_agree(t->world, "planning", prepare(t, description)));
     TSR_TRY(tsr_world_check_same(t->world, "the data", description, strlen(description)));
     TSR_TRY(share_plan(t));
     TSR_TRY(open_job(t));

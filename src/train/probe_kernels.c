@@ -224,7 +224,7 @@ static tsr_status run_step(kernel_probe *p, int64_t step, step_figures *out)
 
     *out = (step_figures){0};
     if (tsr_world_size(p->world) > 1) {
-        TSR_TRY(tsri_boot_barrier());
+        TSR_TRY(tsri_boot_barrier("measuring kernels"));
     }
     tsri_recorder_clear(tsri_comm_device(p->job->comm));
     const double begin = tsri_now_s();
@@ -248,8 +248,11 @@ static tsr_status average(const tsr_world *world, double *values, int count)
     if (ranks == 1) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all));
-    TSR_TRY_GOTO(status, tsri_boot_all_gather(values, sizeof(*values) * (size_t)count, all), out);
+    status = tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all);
+    TSR_TRY_GOTO(status,
+                 tsri_boot_all_gather("comparing the kernels' times", status, values,
+                                      sizeof(*values) * (size_t)count, all),
+                 out);
     memset(values, 0, sizeof(*values) * (size_t)count);
     for (int i = 0; i < ranks * count; i++) {
         values[i % count] += all[i] / ranks;
@@ -271,8 +274,11 @@ static tsr_status take_slowest_host(const tsr_world *world, double *values, int 
     if (ranks == 1) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all));
-    TSR_TRY_GOTO(status, tsri_boot_all_gather(values, sizeof(*values) * (size_t)count, all), out);
+    status = tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all);
+    TSR_TRY_GOTO(status,
+                 tsri_boot_all_gather("comparing the kernels' times", status, values,
+                                      sizeof(*values) * (size_t)count, all),
+                 out);
     memset(values, 0, sizeof(*values) * (size_t)count);
     for (int i = 0; i < ranks * count; i++) { /* rank i / count stands for its host */
         double sum = 0.0;

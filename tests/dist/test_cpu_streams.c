@@ -38,7 +38,7 @@ static bool rig_open(rig *out, const char *transport)
         ranks[r] = r;
     }
     CHECK(setenv("TSR_CPU_TRANSPORT", transport, 1) == 0);
-    CHECK_OK(tsri_boot_init(NULL, NULL, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
     CHECK_OK(tsri_backend_find("cpu", &backend));
     CHECK_OK(tsri_device_open(
         backend,
@@ -343,6 +343,69 @@ static void test_peers_do_not_stay_resident(void)
     rig_close(&it);
 }
 
+/* ---- a failure between two looks at a stream ---- */
+
+enum {
+    FAILURES = 20000
+};
+
+typedef struct failing {
+    tsri_cpu_device *device;
+    tsri_cpu_stream *stream;
+    atomic_int turn, done; /* round that was begun, and that ended */
+} failing;
+
+/* As the progress thread does it: the failure first, then what is discarded counts as over. */
+static void *fail_each_round(void *argument)
+{
+    failing *f = argument;
+
+    for (int i = 1; i <= FAILURES; i++) {
+        while (atomic_load(&f->turn) != i) {
+            (void)sched_yield();
+        }
+        for (volatile int spin = i % 97; spin > 0; spin--) {
+        }
+        atomic_store_explicit(&f->stream->failed, TSR_ERR_COMM, memory_order_release);
+        atomic_store_explicit(&f->stream->completed, 1, memory_order_release);
+        tsri_cpu_ring(f->device->control);
+        atomic_store(&f->done, i);
+    }
+    return NULL;
+}
+
+static void test_failure_is_never_missed(void)
+{
+    rig it;
+    failing f = {0};
+    pthread_t thread;
+    int missed = 0;
+
+    if (tsr_test_size() > 1) {
+        return; /* it is about the threads of one rank */
+    }
+    REQUIRE(rig_open(&it, "auto"));
+    f.device = (tsri_cpu_device *)it.device;
+    f.stream = (tsri_cpu_stream *)it.stream[TSRI_STREAM_REDUCE];
+    REQUIRE_EQ(pthread_create(&thread, NULL, fail_each_round, &f), 0);
+    for (int i = 1; i <= FAILURES; i++) {
+        const tsr_event event = {.stream = &f.stream->head, .seq = 1};
+
+        atomic_store(&f.stream->completed, 0);
+        atomic_store(&f.stream->failed, TSR_OK);
+        atomic_store(&f.turn, i);
+        missed += tsri_cpu_stream_wait(it.stream[TSRI_STREAM_COMPUTE], event) == TSR_OK ? 1 : 0;
+        tsr_error_clear();
+        while (atomic_load(&f.done) != i) {
+            (void)sched_yield();
+        }
+    }
+    (void)pthread_join(thread, NULL);
+    atomic_store(&f.stream->failed, TSR_OK);
+    CHECK_EQ(missed, 0);
+    rig_close(&it);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"pipeline", test_pipeline},
     {"pipeline_over_mpi", test_pipeline_over_mpi},
@@ -350,6 +413,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"full_queue", test_full_queue},
     {"write_and_read", test_write_and_read},
     {"times", test_times},
+    {"failure_is_never_missed", test_failure_is_never_missed},
     {"peers_do_not_stay_resident", test_peers_do_not_stay_resident},
     {NULL, NULL},
 };

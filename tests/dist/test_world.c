@@ -68,6 +68,49 @@ static void test_reopen(void)
     CHECK_EQ(tsri_alloc_live(), before);
 }
 
+/* The job is left with the last of them. */
+static void test_two_worlds(void)
+{
+    tsr_world *first = open_cpu();
+    tsr_world *second = open_cpu();
+
+    REQUIRE(first != NULL && second != NULL);
+    CHECK_OK(tsr_world_agree(first, TSR_OK));
+    CHECK_OK(tsr_world_agree(second, TSR_OK));
+    tsr_world_close(&first);
+    CHECK_OK(tsr_world_check_same(second, "a constant", "equal", 5));
+    CHECK_EQ(tsr_world_size(second), tsr_test_size());
+    first = open_cpu();
+    tsr_world_close(&second);
+    REQUIRE(first != NULL);
+    CHECK_OK(tsr_world_agree(first, TSR_OK));
+    tsr_world_close(&first);
+}
+
+/* A rank closes its world while the others wait for it in something else. */
+static void test_leave_early(void)
+{
+    tsr_world *world = open_cpu();
+
+    REQUIRE(world != NULL);
+    if (tsr_test_rank() == tsr_test_size() - 1 && tsr_test_size() > 1) {
+        (void)TSR_RAISE(TSR_ERR_NOMEM, "none left");
+    } else if (tsr_test_size() > 1) {
+        CHECK_EQ(tsr_world_check_same(world, "the config", "x", 1), TSR_ERR_REMOTE);
+        (void)message_has("failed: ERR_NOMEM: none left");
+        CHECK_EQ(tsr_world_check_same(world, "the config", "x", 1), TSR_ERR_COMM);
+        (void)message_has("failed: ERR_NOMEM: none left");
+    }
+    tsr_world_close(&world);
+    tsr_error_clear();
+}
+
+/* After an exchange that failed: does this rank know that all know, and who prints it? */
+static void check_told(tsr_status status, int teller)
+{
+    CHECK_EQ(tsri_error_teller(status), tsr_test_size() > 1 ? teller : -1);
+}
+
 static void test_agree(void)
 {
     tsr_world *world = open_cpu();
@@ -75,22 +118,21 @@ static void test_agree(void)
 
     REQUIRE(world != NULL);
     CHECK_OK(tsr_world_agree(world, TSR_OK));
-    CHECK_EQ(tsri_world_first_failed(world), -1);
     if (tsr_test_rank() == last) {
         tsr_status mine = TSR_RAISE(TSR_ERR_IO, "disk %d is full", 7);
 
         CHECK_EQ(tsr_world_agree(world, mine), TSR_ERR_IO);
         CHECK_STR(tsr_error_message(), "disk 7 is full");
+        check_told(TSR_ERR_IO, last);
         tsr_error_clear();
     } else {
         CHECK_EQ(tsr_world_agree(world, TSR_OK), TSR_ERR_REMOTE);
         CHECK(message_has("failed: ERR_IO: disk 7 is full"));
         CHECK(message_has(tsr_test_size() == 2 ? "rank 1 on " : "rank 3 on "));
+        check_told(TSR_ERR_REMOTE, last);
         tsr_error_clear();
     }
-    CHECK_EQ(tsri_world_first_failed(world), last);
     CHECK_OK(tsr_world_agree(world, TSR_OK));
-    CHECK_EQ(tsri_world_first_failed(world), -1);
     tsr_world_close(&world);
 }
 
@@ -108,25 +150,30 @@ static void test_agree_origin(void)
         mine = TSR_RAISE(TSR_ERR_REMOTE, "somebody failed");
     }
     CHECK_EQ(tsr_world_agree(world, mine), mine);
-    CHECK_EQ(tsri_world_first_failed(world), last);
+    check_told(mine, last);
     tsr_error_clear();
     tsr_world_close(&world);
 }
 
-static void test_agree_within(void)
+/* A failure that all ranks know is not exchanged again, so that agreeing may be nested. */
+static void test_agree_nested(void)
 {
     tsr_world *world = open_cpu();
-    tsr_status verdict = TSR_OK;
     tsr_status mine = TSR_OK;
+    tsr_status status = TSR_OK;
 
     REQUIRE(world != NULL);
     if (tsr_test_rank() == 0) {
         mine = TSR_RAISE(TSR_ERR_NOMEM, "none left");
     }
-    CHECK(tsri_world_agree_within(world, mine, 30.0, &verdict));
-    CHECK_EQ(verdict, tsr_test_rank() == 0 ? TSR_ERR_NOMEM : TSR_ERR_REMOTE);
-    CHECK_EQ(tsri_world_first_failed(world), 0);
+    status = tsr_world_agree(world, mine);
+    if (tsr_test_rank() == tsr_test_size() - 1) {
+        status = tsr_world_agree(world, status); /* on one rank alone */
+    }
+    CHECK_EQ(status, tsr_test_rank() == 0 ? TSR_ERR_NOMEM : TSR_ERR_REMOTE);
+    check_told(status, 0);
     tsr_error_clear();
+    CHECK_OK(tsr_world_agree(world, TSR_OK));
     tsr_world_close(&world);
 }
 
@@ -281,9 +328,11 @@ const tsr_test_case tsr_test_cases[] = {
     {"facts", test_facts},
     {"alone", test_alone},
     {"reopen", test_reopen},
+    {"two_worlds", test_two_worlds},
+    {"leave_early", test_leave_early},
     {"agree", test_agree},
     {"agree_origin", test_agree_origin},
-    {"agree_within", test_agree_within},
+    {"agree_nested", test_agree_nested},
     {"check_same", test_check_same},
     {"agree_meets_check", test_agree_meets_check},
     {"open_errors", test_open_errors},

@@ -7,26 +7,25 @@
  * Everything here talks over a duplicate of MPI_COMM_WORLD, so a program's own messages never meet
  * ours. Whoever started MPI ends it: a program that called MPI_Init before us keeps it after us.
  */
-#include "backend/boot/boot.h"
+#include "boot_priv.h"
 
 #include "base/base.h"
 
-#include <mpi.h>
-
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* MPI is one per process and cannot be started twice, hence the one record of it. */
-static struct {
-    tsri_boot_info info;
-    MPI_Comm world;
-    bool ready;
-    bool started_here;
-} boot;
+static tsri_boot boot;
 
-static tsr_status check(int code, const char *what)
+tsri_boot *tsri_boot_self(void)
+{
+    return &boot;
+}
+
+tsr_status tsri_boot_check(int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
@@ -46,15 +45,16 @@ static tsr_status start_mpi(int *argc, char ***argv)
     int over = 0;
     int level = MPI_THREAD_SINGLE;
 
-    TSR_TRY(check(MPI_Initialized(&up), "MPI_Initialized"));
-    TSR_TRY(check(MPI_Finalized(&over), "MPI_Finalized"));
+    TSR_TRY(tsri_boot_check(MPI_Initialized(&up), "MPI_Initialized"));
+    TSR_TRY(tsri_boot_check(MPI_Finalized(&over), "MPI_Finalized"));
     if (over) {
         return TSR_RAISE(TSR_ERR_STATE, "mpi has ended in this process and cannot start again");
     }
     if (up) {
-        TSR_TRY(check(MPI_Query_thread(&level), "MPI_Query_thread"));
+        TSR_TRY(tsri_boot_check(MPI_Query_thread(&level), "MPI_Query_thread"));
     } else {
-        TSR_TRY(check(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread"));
+        TSR_TRY(tsri_boot_check(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level),
+                                "MPI_Init_thread"));
         boot.started_here = true;
     }
     if (level < MPI_THREAD_MULTIPLE) {
@@ -68,6 +68,15 @@ static tsr_status start_mpi(int *argc, char ***argv)
 }
 
 /* Nodes are numbered in the order of their first ranks. */
+static void number_nodes(const int *leaders, tsri_boot_info *info)
+{
+    info->node_count = 0;
+    for (int r = 0; r < info->size; r++) {
+        boot.places[r].node = leaders[r] == r ? info->node_count++ : boot.places[leaders[r]].node;
+    }
+    info->node = boot.places[info->rank].node;
+}
+
 static tsr_status find_nodes(tsri_boot_info *info)
 {
     tsr_status status = TSR_OK;
@@ -75,31 +84,43 @@ static tsr_status find_nodes(tsri_boot_info *info)
     int leader = info->rank;
     int *leaders = NULL;
 
-    TSR_TRY(check(
+    TSR_TRY(tsri_boot_check(
         MPI_Comm_split_type(boot.world, MPI_COMM_TYPE_SHARED, info->rank, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type"));
-    TSR_TRY_GOTO(status, check(MPI_Comm_rank(node, &info->local_rank), "MPI_Comm_rank"), free_node);
-    TSR_TRY_GOTO(status, check(MPI_Comm_size(node, &info->local_size), "MPI_Comm_size"), free_node);
-    TSR_TRY_GOTO(status, check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast"), free_node);
+    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_rank(node, &info->local_rank), "MPI_Comm_rank"),
+                 free_node);
+    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_size(node, &info->local_size), "MPI_Comm_size"),
+                 free_node);
+    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast"),
+                 free_node);
     TSR_TRY_GOTO(status, tsri_alloc((size_t)info->size, sizeof *leaders, &leaders), free_node);
     TSR_TRY_GOTO(
         status,
-        check(MPI_Allgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, boot.world), "MPI_Allgather"),
+        tsri_boot_check(MPI_Allgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, boot.world),
+                        "MPI_Allgather"),
         free_leaders);
-    info->node = 0;
-    info->node_count = 0;
-    for (int r = 0; r < info->size; r++) {
-        if (leaders[r] == r) {
-            info->node_count++;
-            info->node += r < leader ? 1 : 0;
-        }
-    }
+    number_nodes(leaders, info);
 
 free_leaders:
     tsri_free(&leaders);
 free_node:
     (void)MPI_Comm_free(&node);
     return status;
+}
+
+/* Names of hosts, for messages: gathered here, where the guard stands, as all that follows names
+ * ranks by them. */
+static tsr_status find_hosts(tsri_boot_info *info)
+{
+    tsri_boot_place mine = {.node = info->node};
+
+    if (gethostname(info->host, sizeof info->host - 1) != 0) {
+        (void)strcpy(info->host, "unknown");
+    }
+    (void)memcpy(mine.host, info->host, sizeof mine.host);
+    return tsri_boot_check(
+        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, boot.places, sizeof mine, MPI_BYTE, boot.world),
+        "MPI_Allgather");
 }
 
 static int usable_cpus(void)
@@ -110,29 +131,84 @@ static int usable_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
-tsr_status tsri_boot_init(int *argc, char ***argv, tsri_boot_info *out)
+/* What every rank keeps for exchanges. */
+static tsr_status make_room(int rank, int size)
+{
+    TSR_TRY(tsri_alloc((size_t)size, sizeof *boot.places, &boot.places));
+    TSR_TRY(tsri_alloc((size_t)size, sizeof *boot.came, &boot.came));
+    TSR_TRY(tsri_alloc((size_t)(2 * size) + 1, sizeof(MPI_Request), &boot.requests));
+    for (int i = 0; i < 2 * size + 1; i++) {
+        boot.requests[i] = MPI_REQUEST_NULL;
+    }
+    TSR_TRY(tsri_alloc(rank == 0 ? (size_t)size : 1, sizeof *boot.letters, &boot.letters));
+    return TSR_OK;
+}
+
+static void free_room(void)
+{
+    tsri_free(&boot.places);
+    tsri_free(&boot.came);
+    tsri_free(&boot.requests);
+    tsri_free(&boot.letters);
+}
+
+static tsr_status join(int *argc, char ***argv, tsri_boot_info *info)
+{
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(start_mpi(argc, argv));
+    TSR_TRY(tsri_boot_check(MPI_Comm_rank(MPI_COMM_WORLD, &info->rank), "MPI_Comm_rank"));
+    TSR_TRY(tsri_boot_check(MPI_Comm_size(MPI_COMM_WORLD, &info->size), "MPI_Comm_size"));
+    tsri_set_rank(info->rank, info->size);
+    TSR_TRY(tsri_boot_check(MPI_Comm_dup(MPI_COMM_WORLD, &boot.world), "MPI_Comm_dup"));
+    TSR_TRY_GOTO(status,
+                 tsri_boot_check(MPI_Comm_set_errhandler(boot.world, MPI_ERRORS_RETURN),
+                                 "MPI_Comm_set_errhandler"),
+                 free_comm);
+    TSR_TRY_GOTO(status, make_room(info->rank, info->size), free_all);
+    TSR_TRY_GOTO(status, find_nodes(info), free_all);
+    TSR_TRY_GOTO(status, find_hosts(info), free_all);
+    info->cpus = usable_cpus();
+    return TSR_OK;
+
+free_all:
+    free_room();
+free_comm:
+    (void)MPI_Comm_free(&boot.world);
+    return status;
+}
+
+tsr_status tsri_boot_init(int *argc, char ***argv, double limit_s, tsri_boot_info *out)
 {
     tsri_boot_info info = {0};
+    tsr_status status = TSR_OK;
+    int rank = 0;
+    int size = 1;
 
-    if (boot.ready) {
+    boot.limit_s = limit_s > 0.0 ? limit_s : TSRI_TIMEOUT_S;
+    tsri_boot_watch_limit(boot.watch, boot.limit_s);
+    if (boot.users > 0) {
+        boot.users++;
         *out = boot.info;
         return TSR_OK;
     }
-    TSR_TRY(start_mpi(argc, argv));
-    /* First who this is, for the message if the first exchange never ends. */
-    TSR_TRY(check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank"));
-    TSR_TRY(check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size"));
-    tsri_set_rank(info.rank, info.size);
-    TSR_TRY(check(MPI_Comm_dup(MPI_COMM_WORLD, &boot.world), "MPI_Comm_dup"));
-    TSR_TRY(
-        check(MPI_Comm_set_errhandler(boot.world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
-    TSR_TRY(find_nodes(&info));
-    if (gethostname(info.host, sizeof info.host - 1) != 0) {
-        (void)strcpy(info.host, "unknown");
+    /* First who this is, for the message if MPI's start never ends. */
+    tsri_boot_told(&rank, &size);
+    tsri_set_rank(rank, size);
+    if (tsri_boot_launched()) {
+        TSR_TRY(tsri_boot_watch_start(boot.limit_s, &boot.watch));
     }
-    info.cpus = usable_cpus();
+    tsri_boot_guard("the start of MPI (do messages reach the other hosts?)");
+    status = join(argc, argv, &info);
+    tsri_boot_guard_done();
+    if (status != TSR_OK) {
+        tsri_boot_watch_stop(&boot.watch);
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
     boot.info = info;
-    boot.ready = true;
+    boot.users = 1;
+    boot.over = false;
+    boot.number = 0;
     *out = info;
     return TSR_OK;
 }
@@ -142,46 +218,47 @@ const tsri_boot_info *tsri_boot_get_info(void)
     return &boot.info;
 }
 
-static tsr_status need_ready(void)
+const char *tsri_boot_host(int rank)
 {
-    if (!boot.ready) {
-        return TSR_RAISE(TSR_ERR_STATE, "tsri_boot_init has not run in this process");
-    }
-    return TSR_OK;
+    return boot.users == 0 || rank < 0 || rank >= boot.info.size ? "?" : boot.places[rank].host;
 }
 
-tsr_status tsri_boot_all_gather(const void *in, size_t bytes, void *out)
+int tsri_boot_node(int rank)
 {
-    int count = 0;
-
-    TSR_TRY(need_ready());
-    TSR_TRY(tsri_to_int((int64_t)bytes, "bytes of an exchange", &count));
-    return check(MPI_Allgather(in, count, MPI_BYTE, out, count, MPI_BYTE, boot.world),
-                 "MPI_Allgather");
+    return boot.users == 0 || rank < 0 || rank >= boot.info.size ? -1 : boot.places[rank].node;
 }
 
-tsr_status tsri_boot_broadcast(void *data, size_t bytes, int root)
+void tsri_boot_guard(const char *what)
 {
-    int count = 0;
-
-    TSR_TRY(need_ready());
-    TSR_TRY(tsri_to_int((int64_t)bytes, "bytes of a broadcast", &count));
-    return check(MPI_Bcast(data, count, MPI_BYTE, root, boot.world), "MPI_Bcast");
+    tsri_boot_watch_arm(boot.watch, what, 0.0);
 }
 
-tsr_status tsri_boot_barrier(void)
+void tsri_boot_guard_done(void)
 {
-    TSR_TRY(need_ready());
-    return check(MPI_Barrier(boot.world), "MPI_Barrier");
+    tsri_boot_watch_disarm(boot.watch);
+}
+
+static void *give_up(void *code)
+{
+    const int *exit_code = code;
+
+    (void)sleep(2);
+    _exit(*exit_code);
 }
 
 void tsri_boot_abort(int code)
 {
+    static int exit_code; /* outlives this call */
+    pthread_t thread;
     int up = 0;
     int over = 0;
 
+    exit_code = code;
     if (MPI_Initialized(&up) == MPI_SUCCESS && up && MPI_Finalized(&over) == MPI_SUCCESS && !over) {
-        (void)MPI_Abort(MPI_COMM_WORLD, code);
+        /* The launcher may hang or be stopped, and MPI waits for it. */
+        if (pthread_create(&thread, NULL, give_up, &exit_code) == 0) {
+            (void)MPI_Abort(MPI_COMM_WORLD, code);
+        }
     }
     _exit(code);
 }
@@ -190,17 +267,47 @@ void tsri_boot_finalize(void)
 {
     int over = 0;
 
-    if (MPI_Finalized(&over) != MPI_SUCCESS || over) {
+    if (boot.users == 0 || --boot.users > 0) {
         return;
     }
-    if (boot.ready) {
+    boot.users++; /* still a member, until all leave */
+    tsri_boot_take_leave(tsri_error_untold());
+    boot.users--;
+    tsri_boot_guard("leaving the job");
+    if (MPI_Finalized(&over) == MPI_SUCCESS && !over && !boot.lost) {
         (void)MPI_Comm_free(&boot.world);
-        boot.ready = false;
+        if (boot.started_here) {
+            (void)MPI_Finalize();
+        }
     }
-    if (boot.started_here) {
-        boot.started_here = false;
-        (void)MPI_Finalize();
+    boot.started_here = false;
+    tsri_boot_watch_stop(&boot.watch);
+    free_room();
+}
+
+static const char *first_set(const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *value = getenv(names[i]);
+
+        if (value != NULL) {
+            return value;
+        }
     }
+    return NULL;
+}
+
+void tsri_boot_told(int *rank_out, int *size_out)
+{
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    const char *rank = first_set(ranks, sizeof ranks / sizeof ranks[0]);
+    const char *size = first_set(sizes, sizeof sizes / sizeof sizes[0]);
+
+    *rank_out = rank != NULL ? (int)strtol(rank, NULL, 10) : 0;
+    *size_out = size != NULL ? (int)strtol(size, NULL, 10) : 1;
+    *size_out = *size_out > *rank_out ? *size_out : *rank_out + 1;
 }
 
 bool tsri_boot_launched(void)

@@ -285,6 +285,10 @@ tsr_status tsri_cpu_read(tsr_buffer *buffer, size_t offset, void *host, size_t b
 tsr_status tsri_cpu_submit(tsri_cpu_stream *stream, const tsri_cpu_op *op);
 /** Raise the failure that stream stopped at, if it has. */
 tsr_status tsri_cpu_stream_check(tsri_cpu_stream *stream);
+/** Wait until stream is empty, whether it failed or not. */
+void tsri_cpu_stream_drain(tsri_cpu_stream *stream);
+/** Is event over, and did its stream not fail? */
+tsr_status tsri_cpu_event_look(tsr_event event, bool *over_out);
 /** Stop stream at the calling thread's failure, and break the groups that use it. */
 void tsri_cpu_stream_fail(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status);
 

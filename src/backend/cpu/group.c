@@ -18,7 +18,7 @@
 /* ---- open and close ---- */
 
 typedef struct opening {
-    int32_t status, cell, stream_kind;
+    int32_t cell, stream_kind;
     uint64_t name, members;
 } opening;
 
@@ -100,8 +100,8 @@ static tsr_status compare_openings(const tsri_cpu_device *device, const opening 
                                    const opening *all, const int *ranks, int size)
 {
     for (int r = 0; r < device->world; r++) {
-        if (all[r].status == TSR_OK && (all[r].cell != mine->cell || all[r].name != mine->name ||
-                                        all[r].stream_kind != mine->stream_kind)) {
+        if (all[r].cell != mine->cell || all[r].name != mine->name ||
+            all[r].stream_kind != mine->stream_kind) {
             return TSR_RAISE(TSR_ERR_DISAGREE,
                              "ranks %d and %d open different groups: number %d on stream %d and "
                              "number %d on stream %d%s",
@@ -110,7 +110,7 @@ static tsr_status compare_openings(const tsri_cpu_device *device, const opening 
         }
     }
     for (int m = 0; m < size; m++) {
-        if (all[ranks[m]].status == TSR_OK && all[ranks[m]].members != mine->members) {
+        if (all[ranks[m]].members != mine->members) {
             return TSR_RAISE(TSR_ERR_DISAGREE, "ranks %d and %d name different members",
                              device->rank, ranks[m]);
         }
@@ -118,28 +118,18 @@ static tsr_status compare_openings(const tsri_cpu_device *device, const opening 
     return TSR_OK;
 }
 
-/* One exchange. A rank that failed keeps its failure, and every other fails because of it. */
-static tsr_status agree(const tsri_cpu_device *device, const opening *mine, const int *ranks,
-                        int size)
+/* mine is this rank's failure so far; what every rank opens is the same, or all fail. */
+static tsr_status compare(const tsri_cpu_device *device, const char *what, const opening *mine,
+                          tsr_status status, const int *ranks, int size)
 {
-    tsr_status own = (tsr_status)mine->status;
     opening *all = NULL;
 
-    if (device->world == 1) {
-        return own;
+    if (status == TSR_OK) {
+        status = tsri_alloc((size_t)device->world, sizeof *all, &all);
     }
-    TSR_TRY(tsri_alloc((size_t)device->world, sizeof *all, &all));
-    tsr_status status = tsri_boot_all_gather(mine, sizeof *mine, all);
-    if (own != TSR_OK) {
-        status = own;
-    } else if (status == TSR_OK) {
+    status = tsri_boot_all_gather(what, status, mine, sizeof *mine, all);
+    if (status == TSR_OK && all != NULL) {
         status = compare_openings(device, mine, all, ranks, size);
-    }
-    for (int r = 0; r < device->world && status == TSR_OK; r++) {
-        if (all[r].status != TSR_OK) {
-            status = TSR_RAISE(TSR_ERR_REMOTE, "rank %d could not open its group: %s", r,
-                               tsr_status_name((tsr_status)all[r].status));
-        }
     }
     tsri_free(&all);
     return status;
@@ -154,27 +144,48 @@ static void clear_cell(tsri_cpu_device *device, int cell)
     atomic_store(&mine->failed, 0);
 }
 
+static tsr_status open_wire(tsri_cpu_group *group)
+{
+    tsri_boot_guard("opening a group between hosts");
+    const tsr_status status = tsri_cpu_mpi_open(group);
+
+    tsri_boot_guard_done();
+    return status;
+}
+
+/* A mismatch shows on some ranks only; agreeing makes it everyone's, before any rank goes on alone.
+ */
+static tsr_status settle(tsri_cpu_device *cpu, const char *what, tsri_cpu_group *group,
+                         const opening *mine, tsr_status status, const int *ranks, int size)
+{
+    if (cpu->world > 1) {
+        status = tsri_boot_agree(what, compare(cpu, what, mine, status, ranks, size));
+    }
+    if (status != TSR_OK || group == NULL) {
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    clear_cell(cpu, group->cell);
+    if (cpu->world > 1) {
+        TSR_TRY(tsri_boot_agree(what, group->shared ? TSR_OK : open_wire(group)));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_cpu_group_open(tsr_device *device, const int *world_ranks, int size, int index,
                                tsr_stream *stream, const char *name, tsr_group **out)
 {
     tsri_cpu_device *cpu = (tsri_cpu_device *)device;
     tsri_cpu_group *group = NULL;
+    char what[64];
 
     tsr_status status = make_group(cpu, world_ranks, size, index, name, &group);
-    opening mine = {.status = status,
-                    .cell = group == NULL ? -1 : group->cell,
-                    .stream_kind = (int32_t)stream->kind,
-                    .name = tsri_hash_text(name),
-                    .members = tsri_hash(world_ranks, (size_t)size * sizeof *world_ranks, 0)};
-    /* A mismatch shows on some ranks only; the second exchange makes it everyone's, before any rank
-     * goes on alone. */
-    mine.status = agree(cpu, &mine, world_ranks, size);
-    status = agree(cpu, &mine, world_ranks, size);
-    if (status == TSR_OK && group != NULL) {
-        clear_cell(cpu, group->cell);
-        mine.status = group->shared ? TSR_OK : tsri_cpu_mpi_open(group);
-        status = agree(cpu, &mine, world_ranks, size);
-    }
+    const opening mine = {.cell = group == NULL ? -1 : group->cell,
+                          .stream_kind = (int32_t)stream->kind,
+                          .name = tsri_hash_text(name),
+                          .members = tsri_hash(world_ranks, (size_t)size * sizeof *world_ranks, 0)};
+
+    (void)snprintf(what, sizeof what, "opening group \"%s\"", name);
+    status = settle(cpu, what, group, &mine, status, world_ranks, size);
     if (status != TSR_OK || group == NULL) {
         if (group != NULL) {
             tsri_cpu_mpi_close(group);
@@ -198,8 +209,8 @@ void tsri_cpu_group_close(tsr_group *group)
     tsri_cpu_group *mine = (tsri_cpu_group *)group;
     tsri_cpu_stream *stream = cpu->stream[group->stream_kind];
 
-    if (stream != NULL && tsri_cpu_stream_sync(&stream->head) != TSR_OK) {
-        tsr_error_clear(); /* reported to whoever enqueued or synchronised */
+    if (stream != NULL) {
+        tsri_cpu_stream_drain(stream); /* failures were told to whoever enqueued or synchronised */
     }
     (void)pthread_mutex_lock(&cpu->lock);
     for (tsri_cpu_group **at = &cpu->groups; *at != NULL; at = &(*at)->next) {

@@ -28,7 +28,6 @@
 #define SEGMENT "/memfd:tessera-"
 
 typedef struct hello {
-    int32_t status; /* tsr_status of making the segments */
     int32_t wants_mpi;
     int32_t node, pid, control_fd, heap_fd;
     uint64_t nonce, heap_bytes;
@@ -132,8 +131,8 @@ static tsr_status meet(tsri_cpu_device *device, const hello *all)
     int32_t *everywhere = NULL;
     const hello *mine = &all[device->rank];
 
-    TSR_TRY(tsri_alloc((size_t)device->world, sizeof *everywhere, &everywhere));
-    for (int r = 0; r < device->world && reached; r++) {
+    tsr_status status = tsri_alloc((size_t)device->world, sizeof *everywhere, &everywhere);
+    for (int r = 0; r < device->world && reached && status == TSR_OK; r++) {
         if (r == device->rank || all[r].node != mine->node) {
             continue;
         }
@@ -145,9 +144,11 @@ static tsr_status meet(tsri_cpu_device *device, const hello *all)
             reached = 0;
         }
     }
-    tsr_status status = tsri_boot_all_gather(&reached, sizeof reached, everywhere);
-    device->shared = true;
-    for (int r = 0; r < device->world; r++) {
+    TSR_TRY_GOTO(status,
+                 tsri_boot_all_gather("mapping the memory of the host's ranks", status, &reached,
+                                      sizeof reached, everywhere),
+                 out);
+    for (int r = 0; r < device->world && everywhere != NULL; r++) {
         device->peer[r].node = all[r].node;
         for (int q = 0; q < device->world; q++) {
             if (all[q].node == all[r].node && !everywhere[q]) {
@@ -159,6 +160,8 @@ static tsr_status meet(tsri_cpu_device *device, const hello *all)
     if (!device->shared) {
         leave_peers(device);
     }
+
+out:
     tsri_free(&everywhere);
     return status;
 }
@@ -189,7 +192,6 @@ static void fill_self(tsri_cpu_device *device)
     self->pid = getpid();
 }
 
-/* All ranks take part to the end even if they failed, so that none waits for one that left. */
 static tsr_status exchange(tsri_cpu_device *device, const char *asked, const tsri_boot_info *info)
 {
     hello *all = NULL;
@@ -199,25 +201,22 @@ static tsr_status exchange(tsri_cpu_device *device, const char *asked, const tsr
     if (status == TSR_OK) {
         status = make_segments(device, info->local_size);
     }
-    mine.status = status;
+    if (status == TSR_OK) {
+        status = tsri_alloc((size_t)device->world, sizeof *all, &all);
+    }
     mine.control_fd = device->control_fd;
     mine.heap_fd = device->heap.fd;
     mine.heap_bytes = device->heap.bytes;
     mine.nonce = device->control == NULL ? 0 : device->control->nonce;
-    TSR_TRY(tsri_alloc((size_t)device->world, sizeof *all, &all));
-    tsr_status sent = tsri_boot_all_gather(&mine, sizeof mine, all);
-    for (int r = 0; r < device->world && status == TSR_OK && sent == TSR_OK; r++) {
-        if (all[r].status != TSR_OK) {
-            status = TSR_RAISE(TSR_ERR_REMOTE, "rank %d could not open its device: %s", r,
-                               tsr_status_name((tsr_status)all[r].status));
-        }
+    TSR_TRY_GOTO(status, tsri_boot_all_gather("opening a device", status, &mine, sizeof mine, all),
+                 free_all);
+    fill_self(device);
+    if (all != NULL) {
+        TSR_TRY_GOTO(status, meet(device, all), free_all);
     }
-    if (status == TSR_OK && sent == TSR_OK) {
-        fill_self(device);
-        status = meet(device, all);
-    }
+
+free_all:
     tsri_free(&all);
-    TSR_TRY(sent);
     return status;
 }
 

@@ -33,8 +33,7 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
     *done_out = true;
     switch (entry->kind) {
     case TSRI_CPU_WAIT:
-        TSR_TRY(tsri_cpu_stream_check((tsri_cpu_stream *)entry->as.event.stream));
-        *done_out = tsri_cpu_event_done(entry->as.event);
+        TSR_TRY(tsri_cpu_event_look(entry->as.event, done_out));
         activity->pending = activity->pending || !*done_out;
         return TSR_OK;
     case TSRI_CPU_LAUNCH:

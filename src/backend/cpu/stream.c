@@ -45,9 +45,7 @@ void tsri_cpu_stream_close(tsr_stream *stream)
     tsri_cpu_device *cpu = (tsri_cpu_device *)stream->device;
     tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
 
-    if (tsri_cpu_stream_sync(stream) != TSR_OK) {
-        tsr_error_clear(); /* reported to whoever enqueued or synchronised */
-    }
+    tsri_cpu_stream_drain(mine); /* failures were told to whoever enqueued or synchronised */
     /* The progress thread holds the lock while it looks at streams. */
     (void)pthread_mutex_lock(&cpu->lock);
     cpu->stream[stream->kind] = NULL;
@@ -94,6 +92,14 @@ bool tsri_cpu_event_done(tsr_event event)
     return event.stream == NULL || reached((tsri_cpu_stream *)event.stream, event.seq);
 }
 
+/* What a failed stream discards counts as over, but its failure is there before that. So whether it
+ * is over is asked first: the other way round, a failure in between would be missed. */
+tsr_status tsri_cpu_event_look(tsr_event event, bool *over_out)
+{
+    *over_out = tsri_cpu_event_done(event);
+    return event.stream == NULL ? TSR_OK : tsri_cpu_stream_check((tsri_cpu_stream *)event.stream);
+}
+
 /* Block until stream has room for an entry, and return it; push makes it visible. */
 static tsri_cpu_entry *next_entry(tsri_cpu_device *device, tsri_cpu_stream *stream)
 {
@@ -120,14 +126,15 @@ static void done_here(tsri_cpu_stream *stream)
     atomic_store_explicit(&stream->completed, stream->head.enqueued, memory_order_release);
 }
 
-static tsr_status wait_here(tsri_cpu_device *device, tsri_cpu_stream *other, uint64_t seq)
+static tsr_status wait_here(tsri_cpu_device *device, tsr_event event)
 {
     double begin = 0;
+    bool over = false;
 
     for (;;) {
         uint32_t seen = tsri_cpu_bell(device);
-        TSR_TRY(tsri_cpu_stream_check(other));
-        if (reached(other, seq)) {
+        TSR_TRY(tsri_cpu_event_look(event, &over));
+        if (over) {
             device->head.exposed_s += begin > 0 ? tsri_now_s() - begin : 0;
             return TSR_OK;
         }
@@ -142,16 +149,18 @@ tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
     tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
     tsri_cpu_stream *other = (tsri_cpu_stream *)event.stream;
 
+    bool over = false;
+
     TSR_TRY(tsri_cpu_stream_check(mine));
     if (other == NULL || other == mine) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_cpu_stream_check(other));
     if (mine->queue == NULL) {
-        return wait_here(device, other, event.seq);
+        return wait_here(device, event);
     }
-    /* An event that is reached stays so, whatever else is still queued before this wait. */
-    if (reached(other, event.seq)) {
+    TSR_TRY(tsri_cpu_event_look(event, &over));
+    /* An event that is over stays so, whatever else is still queued before this wait. */
+    if (over) {
         return TSR_OK;
     }
     tsri_cpu_entry *entry = next_entry(device, mine);
@@ -162,18 +171,24 @@ tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
     return TSR_OK;
 }
 
-tsr_status tsri_cpu_stream_sync(tsr_stream *stream)
+void tsri_cpu_stream_drain(tsri_cpu_stream *stream)
 {
-    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
-    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->head.device;
 
-    while (mine->queue != NULL) {
+    while (stream->queue != NULL) {
         uint32_t seen = tsri_cpu_bell(device);
-        if (idle(mine)) {
-            break;
+        if (idle(stream)) {
+            return;
         }
         tsri_cpu_pause(device, seen, TSRI_CPU_NAP_S);
     }
+}
+
+tsr_status tsri_cpu_stream_sync(tsr_stream *stream)
+{
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    tsri_cpu_stream_drain(mine);
     return tsri_cpu_stream_check(mine);
 }
 

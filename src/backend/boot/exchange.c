@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file exchange.c
+ * The one way in which ranks meet outside of a device: letters to rank 0, a verdict from it.
+ *
+ *   rank r   letter: what this is, my failure if I have one      ->  rank 0
+ *   rank 0   waits for all letters, a limited time; compares     ->  verdict to all that came
+ *   all      only if the verdict is good: the bytes, by MPI's own calls
+ *
+ * A rank that failed comes to any exchange and makes it everybody's failure. Who does not come is
+ * known by name. A rank whose time is over asks rank 0, which then concludes at once; where rank 0
+ * itself does not answer, that is the answer. After an exchange that was not complete there are no
+ * others: the ranks no longer count alike.
+ *
+ * Nothing is allocated here: a rank without memory must still be able to say so.
+ */
+#include "boot_priv.h"
+
+#include "base/base.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    TAG_LETTER = 1,
+    TAG_VERDICT,
+    TAG_LATE
+};
+
+static const double answer_s = 1.0; /* how long rank 0 may take to answer one whose time is over */
+static const double busy_s = 2e-3;  /* of waiting, before it sleeps in between */
+static const double nap_s = 2e-4;
+static const double backstop_s = 3.0; /* a call of MPI that should return at once, but does not */
+
+typedef enum exchange_kind {
+    TO_AGREE = 1,
+    TO_COMPARE,
+    TO_GATHER,
+    TO_BROADCAST,
+    TO_MEET,
+    TO_LEAVE
+} exchange_kind;
+
+/* Can others follow? After one that a rank left instead, MPI can still be ended together. */
+enum {
+    ENDS_NOT,
+    ENDS_LEFT,
+    ENDS_LOST
+};
+
+typedef struct exchange {
+    tsri_boot *boot;
+    tsri_boot_letter mine;
+    tsri_boot_verdict *verdict; /* the boot's: who does not take it may do so later */
+    double limit_s, begin_s;
+} exchange;
+
+/* ---- waiting ---- */
+
+static void rest(double since_s)
+{
+    const struct timespec nap = {.tv_nsec = (long)(nap_s * 1e9)};
+
+    if (tsri_now_s() - since_s < busy_s) {
+        (void)sched_yield();
+    } else {
+        (void)nanosleep(&nap, NULL);
+    }
+}
+
+/* True when all have ended, false when limit_s has passed. */
+static bool wait_all(MPI_Request *requests, int count, double limit_s)
+{
+    const double begin = tsri_now_s();
+    int done = 0;
+
+    for (;;) {
+        if (MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS || done) {
+            return done != 0;
+        }
+        if (tsri_now_s() - begin > limit_s) {
+            return false;
+        }
+        rest(begin);
+    }
+}
+
+/* What will not come any more. Memory that such a request uses stays: it is the job's. */
+static void give_up(MPI_Request *requests, int count)
+{
+    int done = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (requests[i] != MPI_REQUEST_NULL) {
+            (void)MPI_Cancel(&requests[i]);
+        }
+    }
+    (void)MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE);
+}
+
+/* ---- rank 0: the verdict ---- */
+
+static const char *limit_text(const exchange *x, char *text, size_t size)
+{
+    (void)snprintf(text, size, "did not come to \"%s\" within %g s", x->mine.what, x->limit_s);
+    return text;
+}
+
+/* The ranks whose letters are not here, by name. */
+static void name_absent(exchange *x, const bool *came)
+{
+    const tsri_boot *boot = x->boot;
+    char around[160];
+    char end[160];
+    char *text = x->verdict->text;
+    const size_t size = sizeof(x->verdict->text);
+    size_t used = 0;
+
+    for (int r = 1; r < boot->info.size && used + 200 < size; r++) {
+        if (!came[r]) {
+            used += (size_t)snprintf(text + used, size - used, "%srank %d on host %s",
+                                     used > 0 ? ", " : "", r, tsri_boot_host(r));
+        }
+    }
+    used += (size_t)snprintf(text + used, size - used, " %s", limit_text(x, end, sizeof(end)));
+    if (tsri_boot_look_around(around, sizeof(around))[0] != '\0' && used < size) {
+        (void)snprintf(text + used, size - used, ": %s", around);
+    }
+}
+
+/* The first rank with a failure of its own; ranks that only heard of one do not explain it. */
+static int find_first(const exchange *x, const bool *came)
+{
+    const tsri_boot_letter *letters = x->boot->letters;
+    int heard = -1;
+
+    for (int r = 0; r < x->boot->info.size; r++) {
+        if (!came[r] || letters[r].status == TSR_OK) {
+            continue;
+        }
+        if (letters[r].status != TSR_ERR_REMOTE) {
+            return r;
+        }
+        heard = heard < 0 ? r : heard;
+    }
+    return heard;
+}
+
+static bool are_alike(const tsri_boot_letter *a, const tsri_boot_letter *b)
+{
+    return a->kind == b->kind && a->root == b->root && strcmp(a->what, b->what) == 0 &&
+           (a->kind == TO_COMPARE || a->bytes == b->bytes);
+}
+
+static bool all_leave(const exchange *x)
+{
+    for (int r = 0; r < x->boot->info.size; r++) {
+        if (x->boot->letters[r].kind != TO_LEAVE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void judge_failure(exchange *x, int first)
+{
+    const tsri_boot_letter *letter = &x->boot->letters[first];
+    tsri_boot_verdict *v = x->verdict;
+
+    v->status = TSR_ERR_REMOTE;
+    v->first = first;
+    (void)snprintf(v->text, sizeof(v->text), "rank %d on %s failed: %s: %s", first,
+                   tsri_boot_host(first), tsr_status_name((tsr_status)letter->status),
+                   letter->text);
+}
+
+static void judge(exchange *x, const bool *came, bool complete)
+{
+    const tsri_boot_letter *letters = x->boot->letters;
+    tsri_boot_verdict *v = x->verdict;
+    const int first = find_first(x, came);
+    int other = 1;
+
+    *v = (tsri_boot_verdict){
+        .first = -1, .number = x->mine.number, .ends = complete ? ENDS_NOT : ENDS_LOST};
+    if (complete && all_leave(x)) {
+        return;
+    }
+    for (int r = 0; r < x->boot->info.size; r++) {
+        if (letters[r].kind == TO_LEAVE && complete) {
+            v->ends = ENDS_LEFT;
+        }
+    }
+    if (first >= 0) {
+        judge_failure(x, first);
+        return;
+    }
+    if (!complete) {
+        v->status = TSR_ERR_COMM;
+        v->first = 0;
+        name_absent(x, came);
+        return;
+    }
+    while (other < x->boot->info.size && are_alike(&letters[0], &letters[other])) {
+        other++;
+    }
+    if (other < x->boot->info.size) {
+        v->status = TSR_ERR_DISAGREE;
+        v->first = 0;
+        (void)snprintf(v->text, sizeof(v->text),
+                       "rank %d on %s came to \"%s\" while rank 0 on %s came to \"%s\"%s", other,
+                       tsri_boot_host(other), letters[other].what, tsri_boot_host(0),
+                       letters[0].what,
+                       letters[other].bytes != letters[0].bytes ? ", with another size" : "");
+        return;
+    }
+    for (int r = x->boot->info.size - 1; r > 0; r--) {
+        const bool same =
+            letters[r].hash == letters[0].hash && letters[r].bytes == letters[0].bytes;
+
+        v->other = same ? v->other : r;
+    }
+}
+
+/* Has a rank asked, whose own time is over? */
+static bool is_asked(exchange *x)
+{
+    MPI_Status status;
+    tsri_boot_note note;
+    int there = 0;
+
+    while (MPI_Iprobe(MPI_ANY_SOURCE, TAG_LATE, x->boot->world, &there, &status) == MPI_SUCCESS &&
+           there) {
+        if (MPI_Recv(&note, sizeof(note), MPI_BYTE, status.MPI_SOURCE, TAG_LATE, x->boot->world,
+                     MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+            note.number == x->mine.number) {
+            x->limit_s = note.limit_s;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every letter, or those that came in time. */
+static bool collect(exchange *x, MPI_Request *requests)
+{
+    const int others = x->boot->info.size - 1;
+    int done = 0;
+
+    for (;;) {
+        if (MPI_Testall(others, requests, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
+            return false;
+        }
+        if (done) {
+            return true;
+        }
+        const double waited = tsri_now_s() - x->begin_s;
+        if (waited > x->limit_s || (waited > busy_s && is_asked(x))) {
+            return false;
+        }
+        rest(x->begin_s);
+    }
+}
+
+static tsr_status preside(exchange *x)
+{
+    tsri_boot *boot = x->boot;
+    const int size = boot->info.size;
+    MPI_Request *requests = boot->requests;
+    bool *came = boot->came;
+    bool complete = false;
+
+    for (int r = 0; r < size; r++) {
+        memset(&boot->letters[r], 0, sizeof(boot->letters[r]));
+    }
+    boot->letters[0] = x->mine;
+    for (int r = 1; r < size; r++) {
+        TSR_TRY(tsri_boot_check(MPI_Irecv(&boot->letters[r], sizeof(tsri_boot_letter), MPI_BYTE, r,
+                                          TAG_LETTER, boot->world, &requests[r - 1]),
+                                "MPI_Irecv"));
+    }
+    complete = collect(x, requests);
+    came[0] = true;
+    for (int r = 1; r < size; r++) {
+        int there = complete ? 1 : 0;
+
+        if (!complete) {
+            (void)MPI_Test(&requests[r - 1], &there, MPI_STATUS_IGNORE);
+        }
+        came[r] = there != 0;
+    }
+    judge(x, came, complete);
+    for (int r = 1; r < size; r++) {
+        if (came[r]) {
+            TSR_TRY(tsri_boot_check(MPI_Isend(x->verdict, sizeof(*x->verdict), MPI_BYTE, r,
+                                              TAG_VERDICT, boot->world, &requests[size - 1 + r]),
+                                    "MPI_Isend"));
+        }
+    }
+    /* They wait for it already, so whoever does not take it has stopped since. */
+    if (!wait_all(requests + size, size - 1, answer_s)) {
+        boot->over = true;
+        boot->lost = true;
+        boot->teller = 0;
+        (void)snprintf(boot->gone, sizeof(boot->gone), "\"%s\": a rank did not take the answer",
+                       x->mine.what);
+    }
+    give_up(requests, size - 1);
+    return TSR_OK;
+}
+
+/* ---- the others ---- */
+
+/* So that, as a rule, one of several says it. */
+static double turn_of(int rank)
+{
+    return rank < 15 ? 0.1 * rank : 1.5;
+}
+
+static void miss_rank_0(exchange *x)
+{
+    char around[160];
+    char end[160];
+
+    *x->verdict =
+        (tsri_boot_verdict){.status = TSR_ERR_COMM, .first = x->boot->info.rank, .ends = ENDS_LOST};
+    (void)tsri_boot_look_around(around, sizeof(around));
+    (void)snprintf(x->verdict->text, sizeof(x->verdict->text), "rank 0 on host %s %s%s%s",
+                   tsri_boot_host(0), limit_text(x, end, sizeof(end)),
+                   around[0] != '\0' ? ": " : "", around);
+}
+
+static tsr_status attend(exchange *x)
+{
+    tsri_boot *boot = x->boot;
+    MPI_Request *requests = boot->requests;
+
+    TSR_TRY(tsri_boot_check(MPI_Irecv(x->verdict, sizeof(*x->verdict), MPI_BYTE, 0, TAG_VERDICT,
+                                      boot->world, &requests[0]),
+                            "MPI_Irecv"));
+    boot->letters[0] = x->mine;
+    TSR_TRY(tsri_boot_check(MPI_Isend(&boot->letters[0], sizeof(x->mine), MPI_BYTE, 0, TAG_LETTER,
+                                      boot->world, &requests[1]),
+                            "MPI_Isend"));
+    if (wait_all(requests, 2, x->limit_s)) {
+        return TSR_OK;
+    }
+    boot->note = (tsri_boot_note){.number = x->mine.number, .limit_s = x->limit_s};
+    TSR_TRY(tsri_boot_check(MPI_Isend(&boot->note, sizeof(boot->note), MPI_BYTE, 0, TAG_LATE,
+                                      boot->world, &requests[2]),
+                            "MPI_Isend"));
+    if (!wait_all(requests, 2, answer_s + turn_of(boot->info.rank))) {
+        give_up(requests, 3);
+        miss_rank_0(x);
+    }
+    return TSR_OK;
+}
+
+/* ---- an exchange ---- */
+
+static tsr_status return_over(const tsri_boot *boot, tsr_status mine)
+{
+    if (mine == TSR_OK) {
+        mine = TSR_RAISE(TSR_ERR_COMM, "%s", boot->gone);
+    }
+    tsri_error_share(boot->teller);
+    return mine;
+}
+
+/* This rank's result of a verdict. */
+static tsr_status conclude(exchange *x, tsr_status mine)
+{
+    tsri_boot *boot = x->boot;
+    const tsri_boot_verdict *v = x->verdict;
+
+    if (v->ends != ENDS_NOT) {
+        boot->over = true;
+        boot->teller = v->first;
+        boot->lost = v->ends == ENDS_LOST;
+        (void)memcpy(boot->gone, v->text, sizeof(boot->gone));
+    }
+    if (v->status == TSR_OK) {
+        return TSR_OK;
+    }
+    if (mine == TSR_OK) {
+        mine = TSR_RAISE((tsr_status)v->status, "%s", v->text);
+    }
+    tsri_error_share(v->first);
+    return mine;
+}
+
+static tsr_status need_ready(const tsri_boot *boot)
+{
+    if (boot->users == 0) {
+        return TSR_RAISE(TSR_ERR_STATE, "tsri_boot_init has not run in this process");
+    }
+    return TSR_OK;
+}
+
+/* Meet under letter, which says what and how; TSR_OK: everybody is here with the same, and fine. */
+static tsr_status meet(exchange *x, exchange_kind kind, const char *what, tsr_status mine,
+                       double limit_s)
+{
+    tsri_boot *boot = tsri_boot_self();
+    tsr_status status = TSR_OK;
+
+    x->boot = boot;
+    x->verdict = &boot->verdict;
+    TSR_TRY(need_ready(boot));
+    if (boot->info.size == 1) {
+        return mine;
+    }
+    if (mine != TSR_OK && kind != TO_LEAVE && tsri_error_teller(mine) >= 0) {
+        return mine;
+    }
+    if (boot->over) {
+        return return_over(boot, mine);
+    }
+    x->limit_s = limit_s;
+    x->begin_s = tsri_now_s();
+    x->mine.kind = (int32_t)kind;
+    x->mine.status = (int32_t)mine;
+    x->mine.number = ++boot->number;
+    (void)snprintf(x->mine.what, sizeof(x->mine.what), "%s", what);
+    if (mine != TSR_OK) {
+        (void)snprintf(x->mine.text, sizeof(x->mine.text), "%s", tsr_error_message());
+    }
+    tsri_boot_watch_arm(boot->watch, what, limit_s - boot->limit_s + answer_s + backstop_s);
+    status = boot->info.rank == 0 ? preside(x) : attend(x);
+    tsri_boot_watch_disarm(boot->watch);
+    if (status != TSR_OK) {
+        return mine != TSR_OK ? mine : tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    return conclude(x, mine);
+}
+
+/* The bytes follow: a call of MPI that is under way. */
+static tsr_status move(const exchange *x, int code, const char *call, MPI_Request *request)
+{
+    char around[160];
+
+    TSR_TRY(tsri_boot_check(code, call));
+    if (wait_all(request, 1, x->limit_s)) {
+        return TSR_OK;
+    }
+    x->boot->over = true;
+    x->boot->lost = true;
+    x->boot->teller = x->boot->info.rank;
+    (void)tsri_boot_look_around(around, sizeof(around));
+    (void)snprintf(x->boot->gone, sizeof(x->boot->gone), "\"%s\" did not end within %g s%s%s",
+                   x->mine.what, x->limit_s, around[0] != '\0' ? ": " : "", around);
+    return return_over(x->boot, TSR_OK);
+}
+
+tsr_status tsri_boot_all_gather(const char *what, tsr_status mine, const void *in, size_t bytes,
+                                void *out)
+{
+    tsri_boot *boot = tsri_boot_self();
+    exchange x = {.mine.bytes = bytes};
+    MPI_Request request = MPI_REQUEST_NULL;
+    int count = 0;
+
+    if (mine == TSR_OK) {
+        mine = tsri_to_int((int64_t)bytes, "bytes of an exchange", &count);
+    }
+    TSR_TRY(meet(&x, TO_GATHER, what, mine, boot->limit_s));
+    if (boot->info.size == 1) {
+        memmove(out, in, bytes);
+        return TSR_OK;
+    }
+    const int code =
+        MPI_Iallgather(in, count, MPI_BYTE, out, count, MPI_BYTE, boot->world, &request);
+
+    /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): it is waited for in move */
+    TSR_TRY(move(&x, code, "MPI_Iallgather", &request));
+    return TSR_OK;
+}
+
+tsr_status tsri_boot_broadcast(const char *what, tsr_status mine, void *data, size_t bytes,
+                               int root)
+{
+    tsri_boot *boot = tsri_boot_self();
+    exchange x = {.mine.bytes = bytes, .mine.root = root};
+    MPI_Request request = MPI_REQUEST_NULL;
+    int count = 0;
+
+    if (mine == TSR_OK) {
+        mine = tsri_to_int((int64_t)bytes, "bytes of a broadcast", &count);
+    }
+    TSR_TRY(meet(&x, TO_BROADCAST, what, mine, boot->limit_s));
+    if (boot->info.size > 1) {
+        const int code = MPI_Ibcast(data, count, MPI_BYTE, root, boot->world, &request);
+
+        /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): it is waited for in move */
+        TSR_TRY(move(&x, code, "MPI_Ibcast", &request));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_boot_barrier(const char *what)
+{
+    exchange x = {0};
+
+    TSR_TRY(meet(&x, TO_MEET, what, TSR_OK, tsri_boot_self()->limit_s));
+    return TSR_OK;
+}
+
+tsr_status tsri_boot_agree_within(const char *what, tsr_status mine, double limit_s)
+{
+    exchange x = {0};
+
+    TSR_TRY(meet(&x, TO_AGREE, what, mine, limit_s));
+    return TSR_OK;
+}
+
+tsr_status tsri_boot_agree(const char *what, tsr_status mine)
+{
+    TSR_TRY(tsri_boot_agree_within(what, mine, tsri_boot_self()->limit_s));
+    return TSR_OK;
+}
+
+tsr_status tsri_boot_compare(const char *what, uint64_t hash, size_t bytes, int *other_out)
+{
+    exchange x = {.mine.hash = hash, .mine.bytes = bytes};
+
+    TSR_TRY(meet(&x, TO_COMPARE, what, TSR_OK, tsri_boot_self()->limit_s));
+    *other_out = x.verdict->other;
+    return TSR_OK;
+}
+
+void tsri_boot_take_leave(tsr_status mine)
+{
+    tsri_boot *boot = tsri_boot_self();
+    const bool was_over = boot->over;
+    exchange x = {0};
+
+    tsri_error_hold();
+    if (meet(&x, TO_LEAVE, "the end of the job", mine, boot->limit_s) != TSR_OK) {
+        if (boot->lost && !was_over) {
+            tsr_error_print(stderr);
+            tsri_boot_abort(1);
+        }
+        tsr_error_clear();
+    }
+    tsri_error_release();
+}

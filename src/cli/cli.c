@@ -5,8 +5,7 @@
  * From argv to a running command, in the process that was started and in each rank.
  *
  * Only the process that the user started checks beforehand and exits with 2. A rank of a job (of
- * ours or of somebody's mpirun) exits with 0 or 1; of what every rank would say alike before its
- * world is open, such as a wrong option, rank 0 alone speaks.
+ * ours or of somebody's mpirun) exits with 0 or 1, and of several that fail one speaks.
  */
 #include "cli_priv.h"
 
@@ -14,46 +13,74 @@
 #include "base/base.h"
 
 #include "tessera/version.h"
+#include "tessera/world.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-/* This rank as the launcher told it, before MPI is up. */
-static bool is_first_rank(void)
+static const double patience_s = 5.0;
+
+/* Before it ends, a rank that has nothing to say lets the one speak that has. */
+static void let_speak(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
+    (void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+}
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *rank = getenv(names[i]);
+/* A mistake that ranks saw before they met. As a rule all did, in somebody's own mpirun perhaps
+ * one: so they meet, and the first of those that did speaks. Does not return. */
+static void complain_together(const char *text)
+{
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+    int teller = -1;
 
-        if (rank != NULL) {
-            return strcmp(rank, "0") == 0;
-        }
+    if (tsr_world_open(NULL, NULL, NULL, &world) != TSR_OK) {
+        (void)fprintf(stderr, "tessera: %s\n", text);
+        exit(TSRI_EXIT_FAILED);
     }
-    return true;
+    status = TSR_RAISE(TSR_ERR_INVALID, "%s", text);
+    status = tsri_boot_agree_within("reading the command line", status, patience_s);
+    teller = tsri_error_teller(status);
+    if (teller < 0 || teller == tsr_world_rank(world)) {
+        (void)fprintf(stderr, "tessera: %s (rank %d on host %s)\n", text, tsr_world_rank(world),
+                      tsr_world_host(world, tsr_world_rank(world)));
+    } else {
+        let_speak();
+    }
+    tsr_world_abort(world, TSRI_EXIT_FAILED);
 }
 
 /* A mistake in what was asked for; the message only, since its place in our code explains nothing.
  */
 static int complain(bool is_rank)
 {
-    if (!is_rank || is_first_rank()) {
-        (void)fprintf(stderr, "tessera: %s\n", tsr_error_message());
-    }
+    char text[512];
+
+    (void)snprintf(text, sizeof(text), "%s", tsr_error_message());
     tsr_error_clear();
-    return is_rank ? TSRI_EXIT_FAILED : TSRI_EXIT_USAGE;
+    if (is_rank) {
+        complain_together(text);
+    }
+    (void)fprintf(stderr, "tessera: %s\n", text);
+    return TSRI_EXIT_USAGE;
 }
 
 int tsri_cli_finish(tsr_status status)
 {
+    int rank = 0;
+    int size = 1;
+    const int teller = tsri_error_teller(status);
+
     if (status == TSR_OK) {
         return TSRI_EXIT_OK;
     }
-    /* Ranks that only heard of a failure are silent; of one that all ranks see alike, one speaks.
-     */
-    if (status != TSR_ERR_REMOTE && (status != TSR_ERR_DISAGREE || is_first_rank())) {
+    tsri_boot_told(&rank, &size);
+    if (teller >= 0 ? teller == rank
+                    : status != TSR_ERR_REMOTE && (status != TSR_ERR_DISAGREE || rank == 0)) {
         tsr_error_print(stderr);
+    } else {
+        let_speak();
     }
     return TSRI_EXIT_FAILED;
 }

@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include "base/proc.h"
+
 #include <stddef.h>
 
 #include "cli/cli.h"
@@ -44,6 +46,21 @@ int tsri_cli_forward_output(int (*call)(const tsri_cli *cli, int argc, char **ar
 /** Start ranks ranks of `program words` through mpirun and wait; returns the exit status. */
 int tsri_cli_launch(const tsri_cli *cli, int argc, char **argv);
 
+/** In the process that the user started: run mpirun's words under a keeper, and leave nothing of
+ *  the job behind. Returns the exit status, or ends by the signal that ended the job. folder: what
+ *  the job keeps in shared memory, removed at the end; may be "". */
+int tsri_cli_start(char **argv, bool one_host, const char *folder);
+/** In the keeper. one_host: mpirun's children are the ranks. */
+int tsri_cli_keep(char **argv, bool one_host, const char *folder);
+
+/** From now on the processes below this one stay below when those in between end. */
+void tsri_tree_adopt(void);
+/** Processes below root, ended ones that nobody has waited for included; *procs grows. */
+int tsri_tree_list(pid_t root, tsri_proc **procs, int *capacity);
+/** Kill everything below this process and wait for it. */
+void tsri_tree_kill(void);
+void tsri_tree_remove_folder(const char *path);
+
 /**
  * Passes what ranks and mpirun write to standard error on to out, without Open MPI's own notices.
  * Text of ranks goes through at once and unchanged.
@@ -59,6 +76,10 @@ typedef struct tsri_filter {
     char output[4096]; /* what goes out at the end of the call */
     bool spoke;        /* something went through */
     bool told;         /* how a rank or host was lost has been said */
+    bool reported;     /* a rank has said why it failed */
+    bool aborted;      /* mpirun says that a rank ended the job */
+    size_t headed;     /* characters of the newest line, */
+    char head[24];     /* and the first of them */
     bool quiet;        /* the job is being ended on request: deaths of ranks are no news */
     int exit_rank;     /* -1, or the rank of which mpirun says that it exited with exit_code */
     int exit_code;

@@ -130,8 +130,14 @@ static bool is_tag_char(char c)
            strchr(".-_:", c) != NULL;
 }
 
-/* "[host:pid] " and then one of the notices */
-static fit match_tagged(const char *text, size_t length)
+/* Once it is known why the job ends, what the launcher adds is no news. */
+static bool is_explained(const tsri_filter *f)
+{
+    return f->told || f->reported || f->quiet;
+}
+
+/* "[host:pid] " and then one of the notices, or anything if they are no news */
+static fit match_tagged(const tsri_filter *f, const char *text, size_t length)
 {
     size_t at = 1;
 
@@ -147,6 +153,9 @@ static fit match_tagged(const char *text, size_t length)
     if (text[at + 1] != ' ') {
         return FIT_NO;
     }
+    if (is_explained(f) && memchr(text, ':', at) != NULL) {
+        return FIT_YES;
+    }
     return match_any(notices_tagged, sizeof(notices_tagged) / sizeof(notices_tagged[0]),
                      text + at + 2, length - at - 2);
 }
@@ -161,13 +170,13 @@ static fit match_dashes(const char *text, size_t length)
     return length == DASHES ? FIT_YES : FIT_MAYBE;
 }
 
-static fit match_line(const char *text, size_t length)
+static fit match_line(const tsri_filter *f, const char *text, size_t length)
 {
     if (length == 0) {
         return FIT_MAYBE;
     }
     if (text[0] == '[') {
-        return match_tagged(text, length);
+        return match_tagged(f, text, length);
     }
     if (text[0] == '-') {
         return match_dashes(text, length) == FIT_NO ? FIT_NO : FIT_MAYBE;
@@ -273,6 +282,7 @@ static bool is_known(tsri_filter *f, const char *text)
     if (tell_signal(f, text) || tell_host(f, text) || note_exit(f, text)) {
         return true;
     }
+    f->aborted = f->aborted || strstr(text, dropped[0]) != NULL;
     for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++) {
         if (strstr(text, dropped[i]) != NULL) {
             return true;
@@ -313,7 +323,7 @@ static void end_block(tsri_filter *f)
     f->text[f->used] = '\0';
     memcpy(flat, f->text, f->used + 1);
     flatten(flat);
-    if (is_known(f, flat)) {
+    if (is_known(f, flat) || is_explained(f)) {
         rescue(f, f->text);
     } else {
         put(f, f->text, f->used);
@@ -352,7 +362,7 @@ static void end_line(tsri_filter *f)
 {
     if (match_dashes(f->text, f->used) == FIT_YES) {
         f->in_block = true;
-    } else if (match_line(f->text, f->used) != FIT_YES) {
+    } else if (match_line(f, f->text, f->used) != FIT_YES) {
         f->text[f->used++] = '\n';
         put(f, f->text, f->used);
     }
@@ -367,7 +377,7 @@ static void take_in_line(tsri_filter *f, char c)
         return;
     }
     f->text[f->used++] = c;
-    if (match_line(f->text, f->used) == FIT_NO || f->used == sizeof(f->text) - 2) {
+    if (match_line(f, f->text, f->used) == FIT_NO || f->used == sizeof(f->text) - 2) {
         put(f, f->text, f->used);
         f->used = 0;
         f->passing = true;
@@ -397,9 +407,23 @@ static void take_passing(tsri_filter *f, char c)
     f->passing = c != '\n';
 }
 
+/* "[rank 3/8] ERR_": a rank says why it failed. */
+static void note_head(tsri_filter *f, char c)
+{
+    if (c != '\n') {
+        if (f->headed < sizeof(f->head)) {
+            f->head[f->headed++] = c;
+        }
+        return;
+    }
+    f->reported = f->reported || match("[rank #/#] ERR_", f->head, f->headed) == FIT_YES;
+    f->headed = 0;
+}
+
 void tsri_filter_feed(tsri_filter *filter, const char *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
+        note_head(filter, data[i]);
         if (filter->passing) {
             take_passing(filter, data[i]);
         } else if (filter->in_block) {

@@ -6,6 +6,7 @@
  *
  * test_launch.sh starts it and looks at what comes out, with which status and how soon.
  */
+#include "backend/boot/boot.h"
 #include "base/base.h"
 
 #include <signal.h>
@@ -17,7 +18,8 @@
 #include "comm/comm.h"
 
 enum {
-    LONG_S = 120 /* far above what a test waits */
+    LONG_S = 120, /* far above what a test waits */
+    SHORT_S = 1   /* the limit of jobs in which a rank stops */
 };
 
 static int victim(const tsri_cli *cli)
@@ -106,6 +108,78 @@ static tsr_status do_wait(const tsri_cli *cli, tsr_world *world)
                   tsr_world_rank(world)); /* no line end: shown all the same */
     (void)sleep(LONG_S);
     return TSR_OK;
+}
+
+/* ---- a rank that stops, where others wait for it ---- */
+
+static void stop_here(int rank, const tsri_cli *cli)
+{
+    if (rank == victim(cli)) {
+        (void)raise(SIGSTOP);
+    }
+}
+
+static int run_stopping(const tsri_cli *cli, const char *where)
+{
+    const tsr_world_options options = {.backend = "cpu", .timeout_s = SHORT_S};
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+    int rank = 0;
+    int size = 1;
+
+    tsri_boot_told(&rank, &size);
+    if (strcmp(where, "start") == 0) {
+        stop_here(rank, cli);
+    }
+    status = tsr_world_open(NULL, NULL, &options, &world);
+    if (status == TSR_OK && strcmp(where, "work") == 0) {
+        (void)fprintf(stderr, "working %d\n", rank);
+        stop_here(rank, cli);
+        status = tsri_world_settle(world, tsri_boot_barrier("measuring the weather"));
+    }
+    if (strcmp(where, "end") == 0) {
+        stop_here(rank, cli);
+    }
+    tsr_world_close(&world);
+    return tsri_cli_finish(status);
+}
+
+static int run_stop_start(const tsri_cli *cli)
+{
+    return run_stopping(cli, "start");
+}
+
+static int run_stop_work(const tsri_cli *cli)
+{
+    return run_stopping(cli, "work");
+}
+
+static int run_stop_end(const tsri_cli *cli)
+{
+    return run_stopping(cli, "end");
+}
+
+/* MPI is the library's here, and the first world to close must not end it under the other. */
+static int run_worlds(const tsri_cli *cli)
+{
+    tsr_world *first = NULL;
+    tsr_world *second = NULL;
+    tsr_world *late = NULL;
+    tsr_status status = tsr_world_open(NULL, NULL, NULL, &first);
+
+    (void)cli;
+    if (status == TSR_OK) {
+        status = tsr_world_open(NULL, NULL, NULL, &second);
+    }
+    tsr_world_close(&first);
+    if (status == TSR_OK) {
+        status = tsr_world_agree(second, TSR_OK);
+    }
+    tsr_world_close(&second);
+    if (status == TSR_OK && tsr_world_open(NULL, NULL, NULL, &late) != TSR_ERR_STATE) {
+        status = TSR_RAISE(TSR_ERR_INTERNAL, "a world opened after the end of MPI");
+    }
+    return tsri_cli_finish(status);
 }
 
 static tsr_status do_threads(const tsri_cli *cli, tsr_world *world)
@@ -202,6 +276,10 @@ COMMAND(exit_two);
 COMMAND(wait_long);
 COMMAND(threads);
 COMMAND(two);
+COMMAND(worlds);
+COMMAND(stop_start);
+COMMAND(stop_work);
+COMMAND(stop_end);
 
 static const tsri_cli_option checked_options[] = {
     {"--mesh", "SPEC", "a mesh"},
@@ -223,8 +301,8 @@ static const tsri_cli_command checked = {
 };
 
 static const tsri_cli_command *const commands[] = {
-    &hello,    &fail,      &fail_all, &fail_alone, &differ,  &die,
-    &exit_two, &wait_long, &threads,  &two,        &checked, NULL,
+    &hello,   &fail, &fail_all, &fail_alone, &differ,     &die,       &exit_two, &wait_long,
+    &threads, &two,  &worlds,   &checked,    &stop_start, &stop_work, &stop_end, NULL,
 };
 
 int main(int argc, char **argv)

@@ -151,15 +151,28 @@ same 'the one line' \
 start 1 20 exit_two 1 -n 3
 same 'the one line' 'tessera: rank 1 exited with status 2; the job was ended' \
     "$(grep -v 'lost connection' "$folder/err")"
+start 0 20 worlds -n 2
 start 1 20 two 2 -n 2
 empty err
 start 1 20 two 2
 start 0 20 two 0 -n 2
 
-# ---- ended by a signal ----
-for signal in INT TERM HUP; do
-    case_name="wait_long, SIG$signal"
-    timeout -k 5 60 "$program" wait_long -n 2 >"$folder/out" 2>"$folder/err" &
+# ---- a rank stops: who, where, within 1 s and what it takes to end ----
+for victim in 0 2; do
+    start 1 9 stop_work $victim -n 3
+    count err "^.rank [0-2]/3. ERR_COMM: rank $victim on host [^ ]+ did not come to .measuring the weather. within 1 s: rank $victim .process [0-9]+. is stopped" 1
+done
+start 1 9 stop_start 1 -n 3
+count err '^.rank [02]/3. ERR_COMM: waited 1 s .* in the start of MPI .*: rank 1 .process [0-9]+. is stopped' 1
+start 1 9 stop_end 1 -n 2
+count err '^.rank 0/2. ERR_COMM: rank 1 on host [^ ]+ did not come to .the end of the job. within 1 s: rank 1 .process [0-9]+. is stopped' 1
+
+# ---- ended by a signal, or by the end of a process of the job ----
+
+# background words...: start a job in whose ranks nothing ends, and wait until they say so.
+background() {
+    case_name="$*"
+    timeout -k 5 60 "$program" "$@" >"$folder/out" 2>"$folder/err" &
     runner=$!
     tries=0
     until [ "$(grep -o 'waiting' "$folder/err" | wc -l)" = 2 ] || [ $tries -ge 100 ]; do
@@ -168,22 +181,77 @@ for signal in INT TERM HUP; do
     done
     [ $tries -lt 100 ] || complain 'the unfinished lines were not shown'
     launcher=$(ps -o pid= --ppid $runner | tr -d ' ')
-    ranks=$(ps -eo pid=,args= | grep -F "$program wait_long" | grep -v grep | awk '{print $1}')
+    keeper=$(ps -o pid= --ppid "$launcher" | tr -d ' ')
+    mpirun=$(ps -o pid= --ppid "$keeper" | tr -d ' ')
+    ranks=$(ps -o pid= --ppid "$mpirun" | tr -d ' ')
+    shared=$(tr '\0' '\n' <"/proc/$mpirun/cmdline" | grep '^/dev/shm/tessera-' | head -n 1)
+    [ -d "$shared" ] || complain "no folder in shared memory: $shared"
     begin=$(date +%s)
-    kill -s $signal "$launcher"
+}
+
+# ended STATUS SECONDS: the job is over, and nothing is left of it.
+ended() {
     wait $runner
-    same 'exit status' 1 $?
+    same 'exit status' "$1" $?
     took=$(($(date +%s) - begin))
-    [ $took -le 10 ] || complain "took $took s to end"
-    count err 'tessera: .*; the job was ended$' 1
+    [ $took -le "$2" ] || complain "took $took s to end"
     none err '-----'
-    for pid in $ranks; do
+    for pid in $launcher $keeper $mpirun $ranks; do
         if [ -d "/proc/$pid" ] && ! grep -q 'State:.Z' "/proc/$pid/status"; then
             complain "process $pid is left"
         fi
     done
+    [ ! -e "$shared" ] || complain "$shared is left"
     passed=$((passed + 1))
+}
+
+for signal in INT:130 TERM:143 HUP:129; do
+    background wait_long -n 2
+    kill -s ${signal%:*} "$launcher"
+    ended ${signal#*:} 8
+    count err 'tessera: .*; the job was ended$' 1
 done
+# mpirun ignores the first signal, because it is stopped; the second ends everything at once.
+background wait_long -n 2
+kill -s STOP "$mpirun"
+kill -s INT "$launcher"
+kill -s INT "$launcher"
+ended 130 4
+background wait_long -n 2
+kill -s KILL "$mpirun"
+ended 1 6
+count err "tessera: mpirun .process $mpirun. was killed by signal 9 .Killed.; the job was ended$" 1
+background wait_long -n 2
+kill -s STOP "$mpirun"
+ended 1 8
+count err "tessera: mpirun .process $mpirun. was stopped; the job was ended$" 1
+background wait_long -n 2
+kill -s KILL "$keeper"
+ended 1 6
+count err 'tessera: the process that keeps the job was killed by signal 9' 1
+background wait_long -n 2
+kill -s KILL "$launcher"
+tries=0
+while [ -d "/proc/$keeper" ] && [ $tries -lt 80 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+ended 137 8
+
+# ---- few open files ----
+case_name='open files'
+(
+    ulimit -S -n 24
+    "$program" hello -n 2 >"$folder/out" 2>"$folder/err"
+)
+same 'exit status' 0 $?
+(
+    ulimit -n 24
+    "$program" hello -n 2 >"$folder/out" 2>"$folder/err"
+)
+same 'exit status' 2 $?
+count err '^tessera: 2 ranks need some [0-9]+ open files, but the limit is 24: raise it with ulimit -n' 1
+passed=$((passed + 2))
 
 # ---- within somebody else's mpirun ----
 case_name='under mpirun'
@@ -198,7 +266,10 @@ count err '^tessera: -n and --hosts start a job, but this process is a rank' 1
 $mpi -n 2 "$program" chekced >"$folder/out" 2>"$folder/err"
 same 'exit status' 1 $?
 count err '^tessera: no command "chekced"' 1
-passed=$((passed + 3))
+$mpi -n 1 "$program" hello : -n 1 "$program" chekced >"$folder/out" 2>"$folder/err"
+same 'exit status' 1 $?
+count err '^tessera: no command "chekced"; nearest: checked.*.rank 1 on host ' 1
+passed=$((passed + 4))
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    PATH_BYTES = 1024
+};
+
 /* The number behind name in file, 0 if there is none ("max"). */
 static size_t read_number(const char *path, const char *name)
 {
@@ -28,19 +32,89 @@ static size_t read_number(const char *path, const char *name)
     return value;
 }
 
-/* What is left of this control group's memory; pages of files give way. 0: no limit. */
-static size_t left_of_group(void)
+/* The files of the two versions of control groups. */
+typedef struct group_files {
+    const char *root, *key; /* of /proc/self/cgroup: what stands before the group's path */
+    const char *limit, *used, *files[2];
+} group_files;
+
+static const group_files versions[] = {
+    {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", {"inactive_file ", "active_file "}},
+    {"/sys/fs/cgroup/memory",
+     ":memory:",
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_inactive_file ", "total_active_file "}},
+};
+
+static size_t read_in(const char *base, const char *path, const char *file, const char *name)
 {
-    static const char stat[] = "/sys/fs/cgroup/memory.stat";
-    const size_t limit = read_number("/sys/fs/cgroup/memory.max", "");
-    const size_t used = read_number("/sys/fs/cgroup/memory.current", "");
-    const size_t files = read_number(stat, "inactive_file ") + read_number(stat, "active_file ");
+    char whole[PATH_BYTES];
+    const int length = snprintf(whole, sizeof(whole), "%s%s/%s", base, path, file);
+
+    return length > 0 && length < PATH_BYTES ? read_number(whole, name) : 0;
+}
+
+/* What is left in the group at path below its limit; pages of files give way. 0: no limit. */
+static size_t left_in(const group_files *v, const char *base, const char *path)
+{
+    const size_t limit = read_in(base, path, v->limit, "");
+    const size_t used = read_in(base, path, v->used, "");
+    const size_t files = read_in(base, path, "memory.stat", v->files[0]) +
+                         read_in(base, path, "memory.stat", v->files[1]);
     const size_t held = used > files ? used - files : 0;
 
     if (limit == 0) {
         return 0;
     }
     return limit > held ? limit - held : 1;
+}
+
+/* This process's group of a version, as its list of groups says; "" where it has none. */
+static void find_group(const group_files *v, const char *list, char *out, size_t size)
+{
+    FILE *file = fopen(list, "re");
+    char line[PATH_BYTES];
+
+    out[0] = '\0';
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        const char *at = strstr(line, v->key);
+
+        if (at != NULL) {
+            (void)snprintf(out, size, "%.*s", (int)strcspn(at + strlen(v->key), "\n"),
+                           at + strlen(v->key));
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+}
+
+/* Limits hold from each group down, and a container may see its group as the root. */
+size_t tsri_host_memory_of_groups(const char *prefix)
+{
+    size_t least = 0;
+
+    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+        char list[PATH_BYTES];
+        char base[PATH_BYTES];
+        char path[PATH_BYTES];
+
+        (void)snprintf(list, sizeof(list), "%s/proc/self/cgroup", prefix);
+        (void)snprintf(base, sizeof(base), "%s%s", prefix, versions[i].root);
+        find_group(&versions[i], list, path, sizeof(path));
+        for (char *end = path; end != NULL;) {
+            const size_t left = left_in(&versions[i], base, path);
+
+            least = left > 0 && (least == 0 || left < least) ? left : least;
+            end = strrchr(path, '/');
+            if (end != NULL) {
+                *end = '\0';
+            }
+        }
+    }
+    return least;
 }
 
 tsr_status tsri_host_memory_check(size_t bytes, int ranks)
@@ -65,7 +139,7 @@ size_t tsri_host_memory_available(void)
     const size_t system = (read_number("/proc/meminfo", "MemAvailable:") +
                            read_number("/proc/meminfo", "SwapFree:")) *
                           1024;
-    const size_t group = left_of_group();
+    const size_t group = tsri_host_memory_of_groups("");
 
     return group > 0 && group < system ? group : system;
 }

@@ -474,6 +474,8 @@ static void add_field(tsri_text *line, const char *name, double value)
 static tsr_status write_row(training *t, const tsri_train_row *row)
 {
     tsri_text *line = &t->line;
+    char text[320];
+    bool renewed = false;
 
     tsri_text_clear(line);
     tsri_text_add(line, "{\"step\": %lld", (long long)row->step);
@@ -491,7 +493,15 @@ static tsr_status write_row(training *t, const tsri_train_row *row)
     add_traffic(t);
     add_field(line, "host_sent_bytes", row->host_sent_bytes);
     tsri_text_add(line, "}\n");
-    TSR_TRY(tsri_run_folder_add_row(&t->folder, line));
+    TSR_TRY(tsri_run_folder_add_row(&t->folder, line, &renewed));
+    if (renewed) {
+        (void)snprintf(
+            text, sizeof(text),
+            "step %lld: metrics.jsonl in %.128s was deleted; a new one has the rows from "
+            "this one on",
+            (long long)row->step, t->folder.dir);
+        note(t, text);
+    }
     return TSR_OK;
 }
 

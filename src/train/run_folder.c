@@ -9,15 +9,43 @@
 #include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     MOST_RUNS = 100000,
     MARGIN_BYTES = 32 /* for a number, and the name of a file */
 };
+
+/* Of the folders in which dir lies, and dir itself: the nearest that there is. */
+static tsr_status check_nearest(const char *dir)
+{
+    char path[TSRI_RUN_PATH_BYTES];
+    struct stat info;
+    char *end = NULL;
+
+    (void)snprintf(path, sizeof(path), "%s", dir);
+    while (stat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        end = strrchr(path, '/');
+        if (end == NULL) {
+            (void)snprintf(path, sizeof(path), ".");
+        } else {
+            end[end == path ? 1 : 0] = '\0';
+        }
+    }
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode)) {
+        return TSR_RAISE(TSR_ERR_IO, "run.dir %s: %s is a file, wants a folder", dir, path);
+    }
+    if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) != 0) {
+        return TSR_RAISE(TSR_ERR_IO, "run.dir %s: cannot write in %s: %s", dir, path,
+                         strerror(errno));
+    }
+    return TSR_OK;
+}
 
 tsr_status tsri_run_folder_check(const char *dir)
 {
@@ -30,6 +58,7 @@ tsr_status tsri_run_folder_check(const char *dir)
     if (stat(dir, &info) == 0 && !S_ISDIR(info.st_mode)) {
         return TSR_RAISE(TSR_ERR_IO, "run.dir %s is a file, wants a folder", dir);
     }
+    TSR_TRY(check_nearest(dir));
     return TSR_OK;
 }
 
@@ -185,9 +214,28 @@ tsr_status tsri_run_folder_write(const tsri_run_folder *folder, const char *name
     return TSR_OK;
 }
 
-tsr_status tsri_run_folder_add_row(tsri_run_folder *folder, const tsri_text *line)
+/* Somebody cleared the folder away: rows go on where they are looked for. */
+static tsr_status renew(tsri_run_folder *folder)
 {
+    FILE *file = NULL;
+
+    TSR_TRY(make_folders(folder->dir));
+    TSR_TRY(tsri_run_folder_create(folder, "metrics.jsonl", &file));
+    (void)fclose(folder->metrics);
+    folder->metrics = file;
+    return TSR_OK;
+}
+
+tsr_status tsri_run_folder_add_row(tsri_run_folder *folder, const tsri_text *line,
+                                   bool *renewed_out)
+{
+    struct stat info;
+
     TSR_TRY(tsri_text_status(line));
+    *renewed_out = fstat(fileno(folder->metrics), &info) == 0 && info.st_nlink == 0;
+    if (*renewed_out) {
+        TSR_TRY(renew(folder));
+    }
     if (fputs(line->data, folder->metrics) < 0 || fflush(folder->metrics) != 0) {
         return TSR_RAISE(TSR_ERR_IO, "cannot write %s/metrics.jsonl: %s", folder->dir,
                          strerror(errno));

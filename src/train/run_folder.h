@@ -20,7 +20,8 @@ typedef struct tsri_run_folder {
     FILE *metrics; /* metrics.jsonl, open for writing; NULL: none */
 } tsri_run_folder;
 
-/** Local. Could dir become a run's folder? TSR_ERR_IO if something else bears its name. */
+/** Local. Could dir become a run's folder? TSR_ERR_IO if something else bears its name or that of a
+ *  folder it lies in, or if it could not be written. */
 tsr_status tsri_run_folder_check(const char *dir);
 
 /**
@@ -39,5 +40,7 @@ tsr_status tsri_run_folder_finish(const tsri_run_folder *folder, const char *nam
 /** Both, of a file that is text. */
 tsr_status tsri_run_folder_write(const tsri_run_folder *folder, const char *name,
                                  const tsri_text *text);
-/** Append a line to metrics.jsonl, at once. */
-tsr_status tsri_run_folder_add_row(tsri_run_folder *folder, const tsri_text *line);
+/** Append a line to metrics.jsonl, at once. *renewed_out: it had been deleted, and the line is the
+ *  first of a new one. */
+tsr_status tsri_run_folder_add_row(tsri_run_folder *folder, const tsri_text *line,
+                                   bool *renewed_out);

@@ -12,9 +12,13 @@
 #include "backend/recorder.h"
 #include "base/base.h"
 
+#include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "support/tsr_test.h"
 
@@ -345,64 +349,43 @@ static void test_peers_do_not_stay_resident(void)
 
 /* ---- a failure between two looks at a stream ---- */
 
-enum {
-    FAILURES = 20000
-};
-
-typedef struct failing {
-    tsri_cpu_device *device;
+/* A stream that lies across two pages, what is completed on the first, which cannot be read yet. */
+static struct {
+    unsigned char *page;
     tsri_cpu_stream *stream;
-    atomic_int turn, done; /* round that was begun, and that ended */
-} failing;
+} split;
 
-/* As the progress thread does it: the failure first, then what is discarded counts as over. */
-static void *fail_each_round(void *argument)
+/* The waiter looks at what is completed: now the progress thread fails the stream, the failure
+ * first, then what is discarded counts as over. */
+static void fail_now(int number)
 {
-    failing *f = argument;
-
-    for (int i = 1; i <= FAILURES; i++) {
-        while (atomic_load(&f->turn) != i) {
-            (void)sched_yield();
-        }
-        for (volatile int spin = i % 97; spin > 0; spin--) {
-        }
-        atomic_store_explicit(&f->stream->failed, TSR_ERR_COMM, memory_order_release);
-        atomic_store_explicit(&f->stream->completed, 1, memory_order_release);
-        tsri_cpu_ring(f->device->control);
-        atomic_store(&f->done, i);
-    }
-    return NULL;
+    (void)number;
+    (void)mprotect(split.page, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE);
+    atomic_store(&split.stream->failed, TSR_ERR_COMM);
+    atomic_store(&split.stream->completed, 1);
 }
 
 static void test_failure_is_never_missed(void)
 {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t border = offsetof(tsri_cpu_stream, failed);
+    struct sigaction action = {.sa_handler = fail_now};
+    struct sigaction before;
+    tsr_event event = {.seq = 1};
     rig it;
-    failing f = {0};
-    pthread_t thread;
-    int missed = 0;
 
-    if (tsr_test_size() > 1) {
-        return; /* it is about the threads of one rank */
-    }
     REQUIRE(rig_open(&it, "auto"));
-    f.device = (tsri_cpu_device *)it.device;
-    f.stream = (tsri_cpu_stream *)it.stream[TSRI_STREAM_REDUCE];
-    REQUIRE_EQ(pthread_create(&thread, NULL, fail_each_round, &f), 0);
-    for (int i = 1; i <= FAILURES; i++) {
-        const tsr_event event = {.stream = &f.stream->head, .seq = 1};
-
-        atomic_store(&f.stream->completed, 0);
-        atomic_store(&f.stream->failed, TSR_OK);
-        atomic_store(&f.turn, i);
-        missed += tsri_cpu_stream_wait(it.stream[TSRI_STREAM_COMPUTE], event) == TSR_OK ? 1 : 0;
-        tsr_error_clear();
-        while (atomic_load(&f.done) != i) {
-            (void)sched_yield();
-        }
-    }
-    (void)pthread_join(thread, NULL);
-    atomic_store(&f.stream->failed, TSR_OK);
-    CHECK_EQ(missed, 0);
+    REQUIRE(offsetof(tsri_cpu_stream, completed) < border);
+    split.page = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(split.page != MAP_FAILED);
+    split.stream = (void *)(split.page + page - border);
+    memcpy(split.stream, it.stream[TSRI_STREAM_REDUCE], sizeof(*split.stream));
+    event.stream = &split.stream->head;
+    REQUIRE_EQ(sigaction(SIGSEGV, &action, &before), 0);
+    REQUIRE_EQ(mprotect(split.page, page, PROT_NONE), 0);
+    CHECK_STATUS(TSR_ERR_COMM, tsri_cpu_stream_wait(it.stream[TSRI_STREAM_COMPUTE], event));
+    CHECK_EQ(sigaction(SIGSEGV, &before, NULL), 0);
+    (void)munmap(split.page, 2 * page);
     rig_close(&it);
 }
 

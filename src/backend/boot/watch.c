@@ -16,6 +16,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,6 +46,24 @@ static void expire(const tsri_boot_watch *watch)
     tsri_boot_abort(1);
 }
 
+/* The launcher is gone, and with it who would remove what MPI shares between ranks of a host.
+ * Nobody is left who could tell the other ranks, but they see the same. */
+static void leave_orphaned(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[1024];
+
+    while (maps != NULL && fgets(line, sizeof(line), maps) != NULL) {
+        char *path = strstr(line, "/dev/shm/");
+
+        if (path != NULL && strstr(path, "vader_segment") != NULL) {
+            path[strcspn(path, "\n")] = '\0';
+            (void)unlink(path);
+        }
+    }
+    _exit(1);
+}
+
 static struct timespec to_timespec(double s)
 {
     double whole = floor(s);
@@ -62,7 +81,7 @@ static void *watch_main(void *arg)
         double until = now + look_s;
 
         if (getppid() != watch->parent) {
-            _exit(1); /* nobody is left who could tell the other ranks, but they see the same */
+            leave_orphaned();
         }
         if (watch->what != NULL && now >= watch->deadline_s) {
             expire(watch);

@@ -102,9 +102,62 @@ static void files_are_written_once(void)
     tsri_text_free(&text);
 }
 
+/* Cleared away under the run: rows go on in a new file, and that is told. */
+static void deleted_metrics_are_renewed(void)
+{
+    char root[TSRI_RUN_PATH_BYTES];
+    char path[TSRI_RUN_PATH_BYTES];
+    tsri_run_folder folder;
+    tsri_text line = {0};
+    struct stat info;
+    bool renewed = true;
+
+    make_root(root);
+    (void)snprintf(path, sizeof(path), "%.3900s/run", root);
+    REQUIRE_OK(tsri_run_folder_open(path, &folder));
+    REQUIRE_OK(tsri_run_folder_path(&folder, "metrics.jsonl", path));
+    tsri_text_add(&line, "{}\n");
+    CHECK_OK(tsri_run_folder_add_row(&folder, &line, &renewed));
+    CHECK(!renewed);
+    CHECK_EQ(unlink(path), 0);
+    CHECK_EQ(rmdir(folder.dir), 0);
+    CHECK_OK(tsri_run_folder_add_row(&folder, &line, &renewed));
+    CHECK(renewed);
+    CHECK_OK(tsri_run_folder_add_row(&folder, &line, &renewed));
+    CHECK(!renewed);
+    CHECK_EQ(stat(path, &info), 0);
+    CHECK_EQ(info.st_size, 6);
+    tsri_text_free(&line);
+    tsri_run_folder_close(&folder);
+}
+
+/* Before any rank starts. */
+static void what_cannot_be_written_is_refused(void)
+{
+    char root[TSRI_RUN_PATH_BYTES];
+    char path[TSRI_RUN_PATH_BYTES];
+
+    make_root(root);
+    (void)snprintf(path, sizeof(path), "%.3900s/new/deep/er", root);
+    CHECK_OK(tsri_run_folder_check(path));
+    CHECK_OK(tsri_run_folder_check("new"));
+    (void)snprintf(path, sizeof(path), "%.3900s/file", root);
+    CHECK_OK(tsri_file_write(path, "x", 1));
+    (void)snprintf(path, sizeof(path), "%.3900s/file/run", root);
+    CHECK_STATUS(TSR_ERR_IO, tsri_run_folder_check(path));
+    if (geteuid() != 0) { /* root may write anywhere */
+        CHECK_EQ(chmod(root, 0555), 0);
+        (void)snprintf(path, sizeof(path), "%.3900s/run", root);
+        CHECK_STATUS(TSR_ERR_IO, tsri_run_folder_check(path));
+        CHECK_EQ(chmod(root, 0777), 0);
+    }
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"any_file_makes_it_another", any_file_makes_it_another},
     {"a_dot_has_a_name", a_dot_has_a_name},
     {"files_are_written_once", files_are_written_once},
+    {"deleted_metrics_are_renewed", deleted_metrics_are_renewed},
+    {"what_cannot_be_written_is_refused", what_cannot_be_written_is_refused},
     {NULL, NULL},
 };

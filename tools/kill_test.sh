@@ -85,7 +85,7 @@ fault() {
 # What is said of who was hit.
 check_words() {
     case $signal.$whom in
-    KILL.rank* | TERM.rank* | INT.rank* | STOP.rank*) pattern="rank ${whom#rank}([^0-9]|\$)" ;;
+    KILL.rank* | TERM.rank* | INT.rank* | STOP.rank*) pattern="rank(\(s\) [0-9, ]*)? ?${whom#rank}([^0-9]|\$)" ;;
     KILL.starter) pattern='the job was ended|^$' ;;
     *.mpirun) pattern='mpirun|the job was ended' ;;
     KILL.keeper) pattern='keeps the job was killed by signal 9' ;;

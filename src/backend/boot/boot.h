@@ -66,6 +66,10 @@ tsr_status tsri_boot_agree(const char *what, tsr_status mine);
 tsr_status tsri_boot_agree_within(const char *what, tsr_status mine, double limit_s);
 /** *other_out: the first rank whose hash or bytes are not rank 0's; 0: all are equal. */
 tsr_status tsri_boot_compare(const char *what, uint64_t hash, size_t bytes, int *other_out);
+/** Local. What /proc shows of the job's processes on this host that do not run: "rank 3 (process
+ *  77) is stopped" or "". Before and after MPI is up. */
+const char *tsri_boot_look_around(char *text, size_t size);
+
 /** Local. From now until done this rank waits in calls of MPI that have no limit of their own: if
  *  it takes longer than the limit, the job is ended. what is static or long-lived. Not nested. */
 void tsri_boot_guard(const char *what);

@@ -76,7 +76,3 @@ tsr_status tsri_boot_check(int code, const char *what);
 /** Leave together. Ranks that wait in something else learn that this one left, and of its failure
  *  mine. */
 void tsri_boot_take_leave(tsr_status mine);
-
-/** Local. What /proc shows of the job's processes on this host that do not run: "rank 3 (process
- *  77) is stopped" or "". Before and after MPI is up. */
-const char *tsri_boot_look_around(char *text, size_t size);

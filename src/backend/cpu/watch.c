@@ -6,6 +6,7 @@
  */
 #include "backend/cpu/cpu_priv.h"
 
+#include "backend/boot/boot.h"
 #include "backend/dispatch.h"
 
 static const char *what(const tsri_cpu_op *op, char *buffer, size_t size)
@@ -30,6 +31,8 @@ static tsr_status late(const tsri_cpu_op *op)
 {
     char call[200];
     char names[120];
+    char around[120];
+    const char *host = "?";
     size_t at = 0;
     const tsri_cpu_group *group = op->group;
     double limit = group->head.device->timeout_s;
@@ -40,6 +43,7 @@ static tsr_status late(const tsri_cpu_op *op)
         if (group->shared ? absent(group, m) : tsri_cpu_mpi_absent(op, m)) {
             int wrote = snprintf(names + at, sizeof names - at, "%s%d", at == 0 ? "" : ", ",
                                  group->ranks[m]);
+            host = at == 0 ? tsri_boot_host(group->ranks[m]) : host;
             at += wrote > 0 ? (size_t)wrote : 0;
         }
     }
@@ -49,8 +53,10 @@ static tsr_status late(const tsri_cpu_op *op)
     if (at == 0) {
         return TSR_OK; /* the last one has just come */
     }
-    return TSR_RAISE(TSR_ERR_COMM, "rank(s) %s did not %s %s within %g s", names,
-                     op->state == TSRI_CPU_ARRIVE ? "arrive at" : "finish", call, limit);
+    (void)tsri_boot_look_around(around, sizeof around);
+    return TSR_RAISE(TSR_ERR_COMM, "rank(s) %s did not %s %s within %g s (host %s)%s%s", names,
+                     op->state == TSRI_CPU_ARRIVE ? "arrive at" : "finish", call, limit, host,
+                     around[0] != '\0' ? ": " : "", around);
 }
 
 static tsr_status look(const tsri_cpu_op *op)

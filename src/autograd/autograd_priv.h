@@ -121,7 +121,7 @@ struct tsr_tape {
     int hold_count, hold_capacity;
     tsri_inserted *inserted;
     int inserted_count, inserted_capacity;
-    char **names; /* interned: labels of memory and kernels outlive the call */
+    char **names; /* a hash table of texts: labels of memory and kernels outlive the call */
     int name_count, name_capacity;
     tsri_call_counter *counters; /* dropout calls per path since tsr_tape_begin */
     int counter_count, counter_capacity;

@@ -14,21 +14,53 @@
 
 #include <string.h>
 
-tsr_status tsri_tape_intern(tsr_tape *tape, const char *text, const char **out)
-{
-    char *copy = NULL;
+enum {
+    FIRST_NAMES = 64 /* a power of two, as are all sizes of the table */
+};
 
-    for (int i = 0; i < tape->name_count; i++) {
-        if (strcmp(tape->names[i], text) == 0) {
-            *out = tape->names[i];
-            return TSR_OK;
+/* Where text is in the table, or belongs. */
+static char **find_name(char **names, int capacity, const char *text)
+{
+    const uint64_t mask = (uint64_t)capacity - 1;
+    uint64_t at = tsri_hash_text(text) & mask;
+
+    while (names[at] != NULL && strcmp(names[at], text) != 0) {
+        at = (at + 1) & mask;
+    }
+    return &names[at];
+}
+
+/* At most half full, so that a search ends soon. */
+static tsr_status widen_names(tsr_tape *tape)
+{
+    const int wider = tape->name_capacity > 0 ? 2 * tape->name_capacity : FIRST_NAMES;
+    char **names = NULL;
+
+    if (2 * (tape->name_count + 1) <= tape->name_capacity) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_alloc((size_t)wider, sizeof(*names), &names));
+    for (int i = 0; i < tape->name_capacity; i++) {
+        if (tape->names[i] != NULL) {
+            *find_name(names, wider, tape->names[i]) = tape->names[i];
         }
     }
-    TSR_TRY(tsri_grow(&tape->names, &tape->name_capacity, tape->name_count + 1,
-                      sizeof(tape->names[0])));
-    TSR_TRY(tsri_strdup(text, &copy));
-    tape->names[tape->name_count++] = copy;
-    *out = copy;
+    tsri_free(&tape->names);
+    tape->names = names;
+    tape->name_capacity = wider;
+    return TSR_OK;
+}
+
+tsr_status tsri_tape_intern(tsr_tape *tape, const char *text, const char **out)
+{
+    TSR_TRY(widen_names(tape));
+    char **place = find_name(tape->names, tape->name_capacity, text);
+
+    if (*place == NULL) {
+        TSR_TRY(tsri_strdup(text, place));
+        tape->name_count++;
+    }
+    *out = *place;
     return TSR_OK;
 }
 

@@ -163,7 +163,7 @@ void tsr_tape_destroy(tsr_tape **tape)
     tsr_dtensor_release(&old->one);
     tsri_buffer_release(&old->loss);
     tsri_buffer_release(&old->count);
-    for (int i = 0; i < old->name_count; i++) {
+    for (int i = 0; i < old->name_capacity; i++) {
         tsri_free(&old->names[i]);
     }
     tsri_free(&old->names);

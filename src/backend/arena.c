@@ -44,6 +44,7 @@ struct tsri_arena {
     int holdings_capacity;
     int live_count, tick;
 
+    bool is_rough;            /* plans are made in less time */
     tsri_arena_plans *shared; /* where plans are looked up; NULL: nowhere */
     tsri_arena_plan *plan;    /* NULL: none yet */
     tsr_buffer *buffer;       /* the plan's */
@@ -52,6 +53,9 @@ struct tsri_arena {
 
     own_buffer *own;
     int own_count, own_capacity;
+    int own_full; /* no place below it is free */
+    int *idle;    /* [idle_count] places of buffers that nobody has, by kind, bytes and place */
+    int idle_count, idle_capacity; /* capacity for all of own */
 
     tsr_stream *streams[TSRI_STREAM_COUNT]; /* seen so far */
     /* waited[s][t]: newest seq of t that s was made to wait for */
@@ -120,6 +124,8 @@ static void free_idle_buffers(tsri_arena *arena)
     while (arena->own_count > 0 && arena->own[arena->own_count - 1].buffer == NULL) {
         arena->own_count--;
     }
+    arena->own_full = 0;
+    arena->idle_count = 0;
 }
 
 static bool has_idle_buffers(const tsri_arena *arena)
@@ -132,36 +138,67 @@ static bool has_idle_buffers(const tsri_arena *arena)
     return false;
 }
 
-/* The smallest idle buffer of the kind that wastes at most a quarter, or -1. */
-static int find_idle(const tsri_arena *arena, size_t size, tsri_mem_kind kind)
+/* Where the first idle buffer of kind with at least size bytes is, or one with those at a place of
+ * at least place. */
+static int find_idle(const tsri_arena *arena, tsri_mem_kind kind, size_t size, int place)
 {
-    int best = -1;
-    for (int i = 0; i < arena->own_count; i++) {
-        const own_buffer *own = &arena->own[i];
-        if (own->buffer == NULL || own->is_busy || own->buffer->kind != kind ||
-            own->buffer->bytes < size || own->buffer->bytes - size > size / 4) {
-            continue;
-        }
-        if (best < 0 || own->buffer->bytes < arena->own[best].buffer->bytes) {
-            best = i;
-        }
+    int low = 0;
+    int high = arena->idle_count;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        const tsr_buffer *buffer = arena->own[arena->idle[middle]].buffer;
+        const bool is_below = buffer->kind != kind    ? buffer->kind < kind
+                              : buffer->bytes != size ? buffer->bytes < size
+                                                      : arena->idle[middle] < place;
+        low = is_below ? middle + 1 : low;
+        high = is_below ? high : middle;
     }
-    return best;
+    return low;
+}
+
+/* Take the smallest idle buffer of the kind out of the list, if it wastes at most a quarter; -1. */
+static int take_idle(tsri_arena *arena, size_t size, tsri_mem_kind kind)
+{
+    const int at = find_idle(arena, kind, size, 0);
+    if (at == arena->idle_count) {
+        return -1;
+    }
+    const int place = arena->idle[at];
+    const tsr_buffer *buffer = arena->own[place].buffer;
+    if (buffer->kind != kind || buffer->bytes - size > size / 4) {
+        return -1;
+    }
+    arena->idle_count--;
+    memmove(arena->idle + at, arena->idle + at + 1,
+            (size_t)(arena->idle_count - at) * sizeof(*arena->idle));
+    return place;
+}
+
+static void add_idle(tsri_arena *arena, int place)
+{
+    const tsr_buffer *buffer = arena->own[place].buffer;
+    const int at = find_idle(arena, buffer->kind, buffer->bytes, place);
+    memmove(arena->idle + at + 1, arena->idle + at,
+            (size_t)(arena->idle_count - at) * sizeof(*arena->idle));
+    arena->idle[at] = place;
+    arena->idle_count++;
 }
 
 static tsr_status add_own(tsri_arena *arena, size_t size, tsri_mem_kind kind, const char *label,
                           int *out)
 {
-    int place = 0;
+    int place = arena->own_full;
     while (place < arena->own_count && arena->own[place].buffer != NULL) {
         place++;
     }
     TSR_TRY(tsri_grow(&arena->own, &arena->own_capacity, place + 1, sizeof(own_buffer)));
+    TSR_TRY(tsri_grow(&arena->idle, &arena->idle_capacity, place + 1, sizeof(*arena->idle)));
     arena->own[place] = (own_buffer){0};
     TSR_TRY(tsri_buffer_alloc(arena->device, size, kind, label, &arena->own[place].buffer));
     if (place == arena->own_count) {
         arena->own_count++;
     }
+    arena->own_full = place + 1;
     *out = place;
     return TSR_OK;
 }
@@ -169,11 +206,14 @@ static tsr_status add_own(tsri_arena *arena, size_t size, tsri_mem_kind kind, co
 static tsr_status take_own(tsri_arena *arena, const tsri_interval *interval, tsr_stream *stream,
                            int *out)
 {
-    int place = find_idle(arena, interval->size, interval->kind);
-    if (place >= 0) {
-        TSR_TRY(wait_for(arena, stream, arena->own[place].last_use));
-    } else {
+    int place = take_idle(arena, interval->size, interval->kind);
+    if (place < 0) {
         TSR_TRY(add_own(arena, interval->size, interval->kind, interval->label, &place));
+    }
+    const tsr_status status = wait_for(arena, stream, arena->own[place].last_use);
+    if (status != TSR_OK) {
+        add_idle(arena, place);
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
     arena->own[place].is_busy = true;
     *out = place;
@@ -293,6 +333,7 @@ void tsri_arena_destroy(tsri_arena **arena)
     free_idle_buffers(dying);
     drop_plan(dying);
     tsri_free(&dying->own);
+    tsri_free(&dying->idle);
     tsri_free(&dying->step);
     tsri_free(&dying->holdings);
     tsri_free(arena);
@@ -332,7 +373,11 @@ static tsr_status replan(tsri_arena *arena)
     if (arena->count == 0) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_arena_plans_get(arena->shared, arena->step, arena->count, &plan));
+    if (arena->is_rough) {
+        TSR_TRY(tsri_arena_plan_roughly(arena->step, arena->count, &plan));
+    } else {
+        TSR_TRY(tsri_arena_plans_get(arena->shared, arena->step, arena->count, &plan));
+    }
     TSR_TRY(install_plan(arena, plan));
     return TSR_OK;
 }
@@ -461,6 +506,7 @@ static void give_own_back(tsri_arena *arena, int own, tsr_event last_use)
 {
     arena->own[own].last_use = last_use;
     arena->own[own].is_busy = false;
+    add_idle(arena, own);
 }
 
 void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use)
@@ -570,4 +616,9 @@ tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from)
 void tsri_arena_share_plans(tsri_arena *arena, tsri_arena_plans *plans)
 {
     arena->shared = plans;
+}
+
+void tsri_arena_plan_rough(tsri_arena *arena)
+{
+    arena->is_rough = true;
 }

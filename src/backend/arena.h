@@ -87,3 +87,5 @@ tsr_status tsri_arena_plans_create(tsri_arena_plans **out);
 void tsri_arena_plans_destroy(tsri_arena_plans **pointer);
 /** arena looks up its plans in plans, which outlives it, and enters new ones. */
 void tsri_arena_share_plans(tsri_arena *arena, tsri_arena_plans *plans);
+/** Plan in less time, some percent larger: for a dry run that is one of many. */
+void tsri_arena_plan_rough(tsri_arena *arena);

@@ -7,9 +7,10 @@
  * bound: by birth; by size, by lifetime, by both, largest first; then the interval that sticks out
  * at the top is placed first, for a number of rounds. The smallest result is the plan.
  *
- * Placing is quadratic in the number of intervals (by birth: in that of live ones); above
- * MAX_QUADRATIC intervals only the first two orders are tried, and the rounds share CLIMB_WORK
- * pairs, about a quarter of a second. */
+ * Placing is quadratic in the number of intervals (by birth: in that of live ones). Above
+ * MAX_QUADRATIC intervals the orders behind the first are not tried, but the second one is up to
+ * MAX_WASTEFUL where the first wastes more than MUCH of the bound: about a second. The rounds share
+ * CLIMB_WORK pairs, about a quarter of a second. A rough plan is the better of the first two. */
 #include "backend/arena_priv.h"
 
 #include "base/base.h"
@@ -18,6 +19,9 @@
 #include <string.h>
 
 #define MAX_QUADRATIC 20000
+#define MAX_WASTEFUL  60000
+#define MUCH          0.02
+#define DROP_EVERY    64
 #define CLIMB_ROUNDS  24
 #define CLIMB_WORK    40000000
 
@@ -158,7 +162,7 @@ static int place_all(work *w, bool by_birth, size_t *bytes_out)
         if (interval->size == 0) {
             continue;
         }
-        if (by_birth) {
+        if (by_birth && i % DROP_EVERY == 0) {
             count = drop_dead(w->placed, count, interval->birth);
         }
         const size_t at = lowest_fit(w->placed, count, interval);
@@ -206,11 +210,23 @@ static void climb(work *w, size_t bound)
     }
 }
 
-static void search(work *w, size_t bound)
+static bool is_worthwhile(const work *w, order_kind kind, size_t bound)
+{
+    if (kind == BY_BIRTH) {
+        return true;
+    }
+    if (w->count > MAX_QUADRATIC) {
+        return kind == BY_SIZE && w->count <= MAX_WASTEFUL &&
+               (double)(w->best_bytes - bound) > MUCH * (double)bound;
+    }
+    return w->best_bytes > bound;
+}
+
+static void search(work *w, size_t bound, bool is_rough)
 {
     for (int kind = BY_BIRTH; kind < ORDER_COUNT; kind++) {
         size_t bytes = 0;
-        if ((w->found && w->best_bytes <= bound) || (kind > BY_SIZE && w->count > MAX_QUADRATIC)) {
+        if (!is_worthwhile(w, (order_kind)kind, bound) || (is_rough && kind > BY_SIZE)) {
             return;
         }
         make_order(w, (order_kind)kind);
@@ -226,7 +242,7 @@ static void search(work *w, size_t bound)
     }
 }
 
-static tsr_status place(tsri_arena_plan *plan)
+static tsr_status place(tsri_arena_plan *plan, bool is_rough)
 {
     work w = {.intervals = plan->intervals, .count = plan->count};
     const size_t count = (size_t)plan->count;
@@ -236,7 +252,7 @@ static tsr_status place(tsri_arena_plan *plan)
     TSR_TRY_GOTO(status, tsri_alloc(count, sizeof(placed), &w.placed), free_work);
     TSR_TRY_GOTO(status, tsri_alloc(count, sizeof(size_t), &w.offset), free_work);
     TSR_TRY_GOTO(status, tsri_alloc(count, sizeof(size_t), &w.best), free_work);
-    search(&w, plan->live_peak_bytes);
+    search(&w, plan->live_peak_bytes, is_rough);
     for (int i = 0; i < plan->count; i++) {
         plan->intervals[i].offset = w.best[i];
     }
@@ -332,17 +348,30 @@ static tsr_status add_once(int_list *list, int first, int value)
     return TSR_OK;
 }
 
+/* The first range that ends behind byte at. */
+static int first_behind(const owners *map, size_t at)
+{
+    int low = 0;
+    int high = map->ranges != NULL ? map->count : 0;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (map->ranges[middle].end <= at) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 /* Interval owner takes [begin, end); the owners so far are added to before, if that is given. */
 static tsr_status take(owners *map, const owned *taken, int_list *before)
 {
     const int before_first = before == NULL ? 0 : before->count;
-    int first = 0;
     if (taken->begin == taken->end) {
         return TSR_OK;
     }
-    while (first < map->count && map->ranges[first].end <= taken->begin) {
-        first++;
-    }
+    const int first = first_behind(map, taken->begin);
     int last = first;
     for (; last < map->count && map->ranges[last].begin < taken->end; last++) {
         TSR_TRY(add_once(before, before_first, map->ranges[last].owner));
@@ -398,7 +427,8 @@ free_map:
 
 /* ---- the plan ---- */
 
-tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsri_arena_plan **out)
+static tsr_status create(const tsri_interval *intervals, int count, bool is_rough,
+                         tsri_arena_plan **out)
 {
     tsri_arena_plan *plan = NULL;
     tsr_status status = TSR_OK;
@@ -408,13 +438,25 @@ tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsr
     memcpy(plan->intervals, intervals, (size_t)count * sizeof(tsri_interval));
     plan->count = count;
     TSR_TRY_GOTO(status, find_peak(plan), destroy_plan);
-    TSR_TRY_GOTO(status, place(plan), destroy_plan);
+    TSR_TRY_GOTO(status, place(plan, is_rough), destroy_plan);
     TSR_TRY_GOTO(status, find_before(plan), destroy_plan);
     *out = plan;
     return TSR_OK;
 destroy_plan:
     tsri_arena_plan_destroy(&plan);
     return status;
+}
+
+tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsri_arena_plan **out)
+{
+    TSR_TRY(create(intervals, count, false, out));
+    return TSR_OK;
+}
+
+tsr_status tsri_arena_plan_roughly(const tsri_interval *intervals, int count, tsri_arena_plan **out)
+{
+    TSR_TRY(create(intervals, count, true, out));
+    return TSR_OK;
 }
 
 tsr_status tsri_arena_plan_copy(const tsri_arena_plan *from, tsri_arena_plan **out)

@@ -39,6 +39,9 @@ typedef struct tsri_arena_plan {
 
 /** Place intervals (copied; in order of birth). */
 tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsri_arena_plan **out);
+/** The same in less time, some percent larger. */
+tsr_status tsri_arena_plan_roughly(const tsri_interval *intervals, int count,
+                                   tsri_arena_plan **out);
 tsr_status tsri_arena_plan_copy(const tsri_arena_plan *from, tsri_arena_plan **out);
 void tsri_arena_plan_destroy(tsri_arena_plan **plan);
 

@@ -14,10 +14,12 @@
 #include "nn/nn.h"
 
 enum {
-    LEGAL_BYTES = 96
+    LEGAL_BYTES = 96,
+    MAX_GROUPS = 16
 };
 
 typedef struct application {
+    tsr_module *model;
     const char *axis;
     int ranks;
     const tsr_tp_rule *rules;
@@ -25,22 +27,100 @@ typedef struct application {
     int *matches; /* modules that each rule matched */
 } application;
 
-/* "1, 2, 4": the sizes that divide groups (or are multiples of it, where copies are allowed). */
-static const char *legal_sizes(int64_t groups, bool copies, char *text, size_t size)
+/* Rows that stay together (heads), as the parameters of a plan have them. */
+typedef struct groups {
+    const application *app;
+    int64_t count[MAX_GROUPS];
+    bool copies[MAX_GROUPS]; /* ranks beyond count hold copies */
+    int kinds;
+} groups;
+
+static bool splits(int64_t count, bool copies, int64_t ranks)
 {
+    return count % ranks == 0 || (copies && ranks % count == 0);
+}
+
+static int first_rule(const application *app, const char *name)
+{
+    for (int i = 0; i < app->count; i++) {
+        if (tsri_pattern_match(app->rules[i].pattern, name)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool by_rows(tsr_tp_kind kind)
+{
+    return kind == TSR_TP_DEFAULT || kind == TSR_TP_COLUMN || kind == TSR_TP_VOCAB;
+}
+
+static void add_groups(groups *found, const tsr_param *param)
+{
+    const tsr_param_spec *spec = tsr_param_get_spec(param);
+
+    if (spec->group_rows <= 1) {
+        return;
+    }
+    const int64_t count = spec->shape[0] / spec->group_rows;
+
+    for (int i = 0; i < found->kinds; i++) {
+        if (found->count[i] == count && found->copies[i] == spec->replicate_groups) {
+            return;
+        }
+    }
+    if (found->kinds < MAX_GROUPS) {
+        found->count[found->kinds] = count;
+        found->copies[found->kinds++] = spec->replicate_groups;
+    }
+}
+
+static tsr_status visit_groups(tsr_module *module, void *context)
+{
+    groups *found = context;
+    const application *app = found->app;
+    const int module_rule = first_rule(app, module->path);
+
+    for (int i = 0; i < module->param_count; i++) {
+        const int own = first_rule(app, tsr_param_name(module->params[i]));
+        const int rule = own >= 0 ? own : module_rule;
+
+        if (rule >= 0 && by_rows(app->rules[rule].style.kind)) {
+            add_groups(found, module->params[i]);
+        }
+    }
+    return TSR_OK;
+}
+
+/* "1, 2, 4": the sizes that split the groups of all parameters of the plan. */
+static tsr_status legal_sizes(const application *app, char *text, size_t size)
+{
+    groups found = {.app = app};
+    int64_t most = 0;
+    bool all_copy = true;
     size_t used = 0;
 
+    TSR_TRY(tsri_module_walk(app->model, visit_groups, &found));
+    for (int i = 0; i < found.kinds; i++) {
+        most = found.count[i] > most ? found.count[i] : most;
+        all_copy = all_copy && found.copies[i];
+    }
     text[0] = '\0';
-    for (int64_t n = 1; n <= groups && used + 24 < size; n++) {
-        if (groups % n == 0) {
+    for (int64_t n = 1; n <= most && used + 24 < size; n++) {
+        bool legal = true;
+
+        for (int i = 0; i < found.kinds; i++) {
+            legal = legal && splits(found.count[i], found.copies[i], n);
+        }
+        if (legal) {
             used += (size_t)snprintf(text + used, size - used, "%s%lld", n > 1 ? ", " : "",
                                      (long long)n);
         }
     }
-    if (copies) {
-        (void)snprintf(text + used, size - used, " and multiples of %lld", (long long)groups);
+    if (all_copy && found.kinds == 1) {
+        (void)snprintf(text + used, size - used, " and multiples of %lld", (long long)most);
     }
-    return text;
+    return TSR_OK;
 }
 
 static tsr_status column_placement(const application *app, const tsr_param *param,
@@ -48,21 +128,21 @@ static tsr_status column_placement(const application *app, const tsr_param *para
 {
     const tsr_param_spec *spec = tsr_param_get_spec(param);
     const int64_t group_rows = spec->group_rows > 0 ? spec->group_rows : 1;
-    const int64_t groups = spec->shape[0] / group_rows;
+    const int64_t count = spec->shape[0] / group_rows;
     char legal[LEGAL_BYTES];
 
     *out = (tsr_placement){TSR_SHARD, 0};
-    if (group_rows == 1 || groups % app->ranks == 0) {
+    if (group_rows == 1 || count % app->ranks == 0) {
         return TSR_OK;
     }
-    if (spec->replicate_groups && app->ranks % groups == 0) {
+    if (splits(count, spec->replicate_groups, app->ranks)) {
         *out = (tsr_placement){TSR_REPLICATE, 0};
         return TSR_OK;
     }
+    TSR_TRY(legal_sizes(app, legal, sizeof(legal)));
     return TSR_RAISE(TSR_ERR_PLACEMENT, "%s=%d on %s: it has %lld %s; legal sizes are %s",
-                     app->axis, app->ranks, tsr_param_name(param), (long long)groups,
-                     spec->group_name != NULL ? spec->group_name : "row groups",
-                     legal_sizes(groups, spec->replicate_groups, legal, sizeof(legal)));
+                     app->axis, app->ranks, tsr_param_name(param), (long long)count,
+                     spec->group_name != NULL ? spec->group_name : "row groups", legal);
 }
 
 static tsr_status place_param(const application *app, tsr_param *param, tsr_tp_kind kind)
@@ -206,7 +286,7 @@ tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *
     TSRI_WANT_LIST(rules, count);
 
     const tsr_mesh *mesh = tsr_comm_mesh(model->comm);
-    application app = {.axis = axis, .rules = rules, .count = count};
+    application app = {.model = model, .axis = axis, .rules = rules, .count = count};
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_comm_claim_axis(model->comm, axis, "tp"));

@@ -45,6 +45,9 @@ static const tsr_llama_config config = {.layers = 2,
                                         .attention_bias = true,
                                         .mlp_bias = true};
 
+static const tsr_llama_config grouped = {
+    .layers = 1, .dim = 48, .heads = 6, .kv_heads = 2, .ffn = 12, .vocab = 12};
+
 static const tsr_tp_rule plan[] = {
     {"embed", {.kind = TSR_TP_VOCAB}},
     {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
@@ -123,6 +126,8 @@ static void mistakes_are_named(void)
     rig r;
 
     check_refused(3, &config, plan, 6, TSR_ERR_PLACEMENT, "4 heads; legal sizes are 1, 2, 4");
+    /* Sizes that suit all parameters: 6 heads allow 6 by copies of the 2 kv heads, 3 not. */
+    check_refused(3, &grouped, plan, 6, TSR_ERR_PLACEMENT, "2 kv heads; legal sizes are 1, 2, 6");
     check_refused(2, &config, nothing, 1, TSR_ERR_INVALID, "the nearest is \"layers.0.attn.q");
     check_refused(2, &config, twice, 2, TSR_ERR_INVALID, "two tp rules");
     check_refused(2, &config, container, 1, TSR_ERR_INVALID, "no parameters of its own");

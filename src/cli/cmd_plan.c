@@ -4,7 +4,8 @@
  * @file cmd_plan.c
  * `tessera plan`: memory, traffic and time of a step on a cluster, without its devices.
  */
-#include "backend/backend.h"
+#include "cli_priv.h"
+
 #include "base/base.h"
 #include "base/file.h"
 
@@ -51,6 +52,7 @@ typedef struct planning {
     int preset_count;
     tsri_forecast forecasts[MAX_PRESETS];
     tsri_text trace;
+    bool is_hopeless; /* nothing fits, or nothing is possible */
 } planning;
 
 /* ---- what is asked ---- */
@@ -86,22 +88,23 @@ static int mesh_product(const tsri_config *config)
     return product <= MAX_RANKS ? (int)product : 0;
 }
 
-static bool computes_bf16(const planning *p)
+static size_t usable_bytes(const tsri_machine *m)
 {
-    return !p->cluster.machine.inline_compute || (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0;
+    return m->memory_bytes > m->headroom_bytes ? (size_t)(m->memory_bytes - m->headroom_bytes) : 0;
 }
 
-static tsr_status open_mesh(planning *p)
+/* To choose a mesh by memory takes dry runs; by_memory false: as if memory were unknown. */
+static tsr_status open_mesh(planning *p, bool by_memory)
 {
     const int node = p->cluster.devices > 0 ? p->cluster.devices : p->ranks;
     const int hosts = p->ranks <= node ? 1 : p->ranks % node == 0 ? p->ranks / node : 0;
 
     const tsri_machine *m = &p->cluster.machine;
-    const tsri_config_memory memory = {.device_bytes = (size_t)m->memory_bytes,
+    const tsri_config_memory memory = {.device_bytes = usable_bytes(m),
                                        .island = m->tier_count > 1 ? m->tiers[0].span : 0,
-                                       .bf16 = computes_bf16(p)};
+                                       .bf16 = p->cluster.machine.native_bf16};
 
-    TSR_TRY(tsri_config_fit(p->config, p->ranks, hosts, &memory));
+    TSR_TRY(tsri_config_fit(p->config, p->ranks, hosts, by_memory ? &memory : NULL));
     return TSR_OK;
 }
 
@@ -174,6 +177,7 @@ static tsr_status load_cluster(const tsri_cli *cli, planning *p)
 
     if (is_this(cli)) {
         p->cluster.machine.inline_compute = true; /* the rest is measured before it is used */
+        p->cluster.machine.native_bf16 = tsri_here_computes_bf16();
         return TSR_OK;
     }
     TSR_TRY(tsri_cluster_load(cluster != NULL ? cluster : default_cluster, &p->cluster));
@@ -226,7 +230,7 @@ static tsr_status measure(const tsri_cli *cli, planning *p)
     return TSR_OK;
 }
 
-static tsr_status load(const tsri_cli *cli, planning *p)
+static tsr_status load(const tsri_cli *cli, planning *p, bool by_memory)
 {
     const int files = strchr(cli->words[0], '=') == NULL ? 1 : 0;
 
@@ -242,8 +246,8 @@ static tsr_status load(const tsri_cli *cli, planning *p)
     }
     TSR_TRY(check_all_ranks(cli, p->ranks));
     TSR_TRY(check_this(cli, p));
-    TSR_TRY(open_mesh(p));
-    tsri_config_job(p->config, computes_bf16(p), &p->options);
+    TSR_TRY(open_mesh(p, by_memory));
+    tsri_config_job(p->config, p->cluster.machine.native_bf16, &p->options);
     p->options.dry_threads = 1;
     TSR_TRY(read_presets(cli, p));
     return TSR_OK;
@@ -251,6 +255,15 @@ static tsr_status load(const tsri_cli *cli, planning *p)
 
 /* ---- the answer ---- */
 
+static tsri_forecast_head head_of(const tsri_cli *cli, const planning *p)
+{
+    return (tsri_forecast_head){.options = &p->options,
+                                .cluster = &p->cluster,
+                                .size = p->ranks,
+                                .by_default = tsri_cli_value(cli, "--cluster") == NULL};
+}
+
+/* Of several presets one that is not possible is a row; alone it is a mistake. */
 static tsr_status forecast_all(const tsri_cli *cli, planning *p)
 {
     const bool traced = tsri_cli_has(cli, "--trace");
@@ -262,6 +275,10 @@ static tsr_status forecast_all(const tsri_cli *cli, planning *p)
         TSR_TRY(tsri_forecast_run(&o, p->ranks, &p->cluster, traced && i == 0 ? &p->trace : NULL,
                                   &p->forecasts[i]));
     }
+    if (p->preset_count == 1 && !p->forecasts[0].possible) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s", p->forecasts[0].why);
+    }
+    p->is_hopeless = tsri_forecast_best(p->forecasts, p->preset_count) < 0;
     return TSR_OK;
 }
 
@@ -304,8 +321,7 @@ static tsr_status print_preset(const tsri_cli *cli, const planning *p,
 
 static tsr_status print(const tsri_cli *cli, const planning *p)
 {
-    const tsri_forecast_head head = {
-        .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
+    const tsri_forecast_head head = head_of(cli, p);
     int shown = 0;
 
     if (tsri_cli_has(cli, "--json")) {
@@ -324,6 +340,9 @@ static tsr_status print(const tsri_cli *cli, const planning *p)
     if (shown >= 0) {
         TSR_TRY(print_preset(cli, p, &head, shown));
     }
+    if (p->preset_count == 1 && p->is_hopeless) {
+        tsri_forecast_print_hopeless(p->forecasts, 1, stdout);
+    }
     return TSR_OK;
 }
 
@@ -337,11 +356,10 @@ static void tell_progress(void *context, const tsri_search *so_far)
     }
 }
 
-static tsr_status search(const planning *p)
+static tsr_status search(const tsri_cli *cli, planning *p)
 {
     bool live = isatty(STDERR_FILENO) != 0;
-    const tsri_forecast_head head = {
-        .options = &p->options, .cluster = &p->cluster, .size = p->ranks};
+    const tsri_forecast_head head = head_of(cli, p);
     tsri_search *found = NULL;
     tsr_status status = TSR_OK;
 
@@ -354,6 +372,7 @@ static tsr_status search(const planning *p)
     }
     tsri_forecast_print_head(&head, stdout);
     tsri_search_print(found, stdout);
+    p->is_hopeless = found->count == 0;
 free_found:
     tsri_free(&found);
     return status;
@@ -362,7 +381,7 @@ free_found:
 static tsr_status plan(const tsri_cli *cli, planning *p)
 {
     if (tsri_cli_has(cli, "--search")) {
-        TSR_TRY(search(p));
+        TSR_TRY(search(cli, p));
         return TSR_OK;
     }
     TSR_TRY(forecast_all(cli, p));
@@ -382,30 +401,16 @@ static void destroy(planning **pointer)
     tsri_free(pointer);
 }
 
-/* Of several presets one that is not possible is a row; alone it is a mistake. */
-static tsr_status check_possible(planning *p)
-{
-    tsri_forecast *f = &p->forecasts[0];
-
-    if (p->preset_count > 1) {
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_forecast_run(&p->options, p->ranks, &p->cluster, NULL, f));
-    if (!f->possible) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s", f->why);
-    }
-    return TSR_OK;
-}
-
 static tsr_status check(const tsri_cli *cli)
 {
     planning *p = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*p), &p));
-    TSR_TRY_GOTO(status, load(cli, p), free_plan);
-    if (!tsri_cli_has(cli, "--search")) {
-        TSR_TRY_GOTO(status, check_possible(p), free_plan);
+    TSR_TRY_GOTO(status, load(cli, p, false), free_plan);
+    if (!tsri_cli_has(cli, "--search") && p->preset_count == 1) {
+        p->options.preset = p->preset[0];
+        TSR_TRY_GOTO(status, tsri_job_check(&p->options, p->ranks), free_plan);
     }
 free_plan:
     destroy(&p);
@@ -415,16 +420,18 @@ free_plan:
 static int run(const tsri_cli *cli)
 {
     planning *p = NULL;
+    bool is_hopeless = false;
     tsr_status status = TSR_OK;
 
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*p), &p), finish);
-    TSR_TRY_GOTO(status, load(cli, p), free_plan);
+    TSR_TRY_GOTO(status, load(cli, p, true), free_plan);
     TSR_TRY_GOTO(status, measure(cli, p), free_plan);
     TSR_TRY_GOTO(status, plan(cli, p), free_plan);
+    is_hopeless = p->is_hopeless;
 free_plan:
     destroy(&p);
 finish:
-    return tsri_cli_finish(status);
+    return status == TSR_OK && is_hopeless ? TSRI_EXIT_FAILED : tsri_cli_finish(status);
 }
 
 const tsri_cli_command tsri_command_plan = {
@@ -432,8 +439,10 @@ const tsri_cli_command tsri_command_plan = {
     .summary = "memory, traffic and time of a step on a cluster, without its devices",
     .usage = "[CONFIG.yaml] [key=value ...] [options]",
     .help = "Runs the trainer's own step on simulated ranks: its schedule, memory and traffic are\n"
-            "those of a real run. Times come from a cluster file's rates and links. It says what\n"
-            "fits, what a step costs, and with several presets which one wins and why.\n"
+            "the trainer's. Times come from a cluster file's rates and links, as ranges between\n"
+            "its slow and fast ends; for machines without a backend nothing of them is measured.\n"
+            "It says what fits, what a step costs, and with several presets which one wins and\n"
+            "why. Exit status 0: something may fit; 1: nothing does; 2: it cannot be planned.\n"
             "\n"
             "  tessera plan run.yaml --cluster 8xH100 --presets all\n"
             "  tessera plan run.yaml --cluster 8xH100 --ranks 64 --search\n"

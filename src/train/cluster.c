@@ -20,6 +20,7 @@
 static const double giga = 1e9;
 static const double tera = 1e12;
 static const double micro = 1e-6;
+static const double one = 1.0;
 static const double gibi = 1024.0 * 1024.0 * 1024.0;
 
 typedef struct number_key {
@@ -32,6 +33,7 @@ typedef struct number_key {
 
 static const number_key numbers[] = {
     {"device", "memory_gib", AT(memory_bytes), &gibi, false},
+    {"device", "headroom_gib", AT(headroom_bytes), &gibi, false},
     {"peak_tflops", "f32", AT(peak_flops[TSRI_MACHINE_F32]), &tera, false},
     {"peak_tflops", "bf16", AT(peak_flops[TSRI_MACHINE_HALF]), &tera, false},
     {"tflops", "f32", AT(flops[TSRI_MACHINE_F32]), &tera, true},
@@ -40,6 +42,7 @@ static const number_key numbers[] = {
     {"device", "launch_us", AT(launch_s), &micro, false},
     {"device", "collective_us", AT(call_s), &micro, false},
     {"device", "host_gb_per_s", AT(host_bytes_per_s), &giga, false},
+    {"device", "contention", AT(contention), &one, false},
 };
 
 enum {
@@ -47,21 +50,31 @@ enum {
     PLACE_BYTES = 512
 };
 
+/* A file is read into three machines at once. */
+enum {
+    SLOW,
+    USUAL,
+    FAST,
+    ENDS
+};
+
 typedef struct reading {
     const char *file;
-    tsri_machine *machine;
+    tsri_machine *machine[ENDS];
+    bool ranged; /* a figure has ends */
+    bool knows_bf16;
 } reading;
 
 /* ---- single values ---- */
 
-static tsr_status raise_at(const reading *r, const tsri_yaml_node *node, const char *what)
+static tsr_status raise_at(reading *r, const tsri_yaml_node *node, const char *what)
 {
     return TSR_RAISE(TSR_ERR_INVALID, "%s:%d: %s %s", r->file, node->line,
                      node->key != NULL ? node->key : "entry", what);
 }
 
-static tsr_status raise_unknown(const reading *r, const tsri_yaml_node *node,
-                                const char *const *names, int count)
+static tsr_status raise_unknown(reading *r, const tsri_yaml_node *node, const char *const *names,
+                                int count)
 {
     const char *near = tsri_nearest(node->key, names, count);
 
@@ -70,25 +83,69 @@ static tsr_status raise_unknown(const reading *r, const tsri_yaml_node *node,
                      near != NULL ? near : "");
 }
 
-static tsr_status read_number(const reading *r, const tsri_yaml_node *node, double unit,
-                              double *out)
+static tsr_status read_value(reading *r, const tsri_yaml_node *node, const char *key, double unit,
+                             double *out)
 {
     char *end = NULL;
 
     if (node->kind != TSRI_YAML_SCALAR || node->text[0] == '\0') {
-        return raise_at(r, node, "wants a number");
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "%s:%d: %s wants a number, or three as [slow, usual, fast]", r->file,
+                         node->line, key);
     }
     const double value = strtod(node->text, &end);
 
     if (*end != '\0' || !isfinite(value) || value < 0.0) {
         return TSR_RAISE(TSR_ERR_INVALID, "%s:%d: %s is \"%s\", wants a number of at least 0",
-                         r->file, node->line, node->key, node->text);
+                         r->file, node->line, key, node->text);
     }
     *out = value * unit;
     return TSR_OK;
 }
 
-static tsr_status read_name(const reading *r, const tsri_yaml_node *node, char *out)
+/* One number for all ends, or a list of three. */
+static tsr_status read_number(reading *r, const tsri_yaml_node *node, double unit, double out[ENDS])
+{
+    if (node->kind != TSRI_YAML_LIST) {
+        TSR_TRY(read_value(r, node, node->key, unit, &out[USUAL]));
+        out[SLOW] = out[USUAL];
+        out[FAST] = out[USUAL];
+        return TSR_OK;
+    }
+    if (node->count != ENDS) {
+        return raise_at(r, node, "wants a number, or three as [slow, usual, fast]");
+    }
+    for (int i = 0; i < ENDS; i++) {
+        TSR_TRY(read_value(r, &node->children[i], node->key, unit, &out[i]));
+    }
+    const bool rises = out[SLOW] <= out[USUAL] && out[USUAL] <= out[FAST];
+    const bool falls = out[SLOW] >= out[USUAL] && out[USUAL] >= out[FAST];
+
+    if (!rises && !falls) {
+        return raise_at(r, node, "wants its three numbers in order: slow, usual, fast");
+    }
+    r->ranged = true;
+    return TSR_OK;
+}
+
+static double *number_of(tsri_machine *machine, size_t offset)
+{
+    return (double *)(void *)((char *)machine + offset);
+}
+
+/* The same for a number of the machine that lies at offset. */
+static tsr_status read_at(reading *r, const tsri_yaml_node *node, double unit, size_t offset)
+{
+    double values[ENDS];
+
+    TSR_TRY(read_number(r, node, unit, values));
+    for (int i = 0; i < ENDS; i++) {
+        *number_of(r->machine[i], offset) = values[i];
+    }
+    return TSR_OK;
+}
+
+static tsr_status read_name(reading *r, const tsri_yaml_node *node, char *out)
 {
     if (node->kind != TSRI_YAML_SCALAR || node->text[0] == '\0' ||
         strlen(node->text) >= TSRI_MACHINE_NAME_BYTES) {
@@ -98,14 +155,14 @@ static tsr_status read_name(const reading *r, const tsri_yaml_node *node, char *
     return TSR_OK;
 }
 
-static tsr_status want_map(const reading *r, const tsri_yaml_node *node)
+static tsr_status want_map(reading *r, const tsri_yaml_node *node)
 {
     return node->kind == TSRI_YAML_MAP ? TSR_OK : raise_at(r, node, "wants keys with values");
 }
 
 /* ---- sections of numbers ---- */
 
-static tsr_status read_numbers(const reading *r, const tsri_yaml_node *section, const char *name)
+static tsr_status read_numbers(reading *r, const tsri_yaml_node *section, const char *name)
 {
     const char *names[NUMBERS + 2];
     int count = 0;
@@ -132,24 +189,20 @@ static tsr_status read_numbers(const reading *r, const tsri_yaml_node *section, 
         if (row == NUMBERS) {
             return raise_unknown(r, node, names, count);
         }
-        TSR_TRY(read_number(r, node, *numbers[row].unit,
-                            (double *)(void *)((char *)r->machine + numbers[row].offset)));
+        TSR_TRY(read_at(r, node, *numbers[row].unit, numbers[row].offset));
     }
     return TSR_OK;
 }
 
-static tsr_status check_required(const reading *r)
+static tsr_status check_required(reading *r)
 {
     for (int i = 0; i < NUMBERS; i++) {
-        const double value =
-            *(const double *)(const void *)((const char *)r->machine + numbers[i].offset);
-
-        if (numbers[i].required && value <= 0.0) {
+        if (numbers[i].required && *number_of(r->machine[SLOW], numbers[i].offset) <= 0.0) {
             return TSR_RAISE(TSR_ERR_INVALID, "%s: %s.%s is missing, wants a number above 0",
                              r->file, numbers[i].section, numbers[i].key);
         }
     }
-    if (r->machine->tier_count == 0) {
+    if (r->machine[USUAL]->tier_count == 0) {
         return TSR_RAISE(TSR_ERR_INVALID, "%s: links is missing, wants at least one", r->file);
     }
     return TSR_OK;
@@ -168,7 +221,7 @@ static double kernel_unit(tsrk_id id)
     return multiplies(id) ? tera : giga;
 }
 
-static tsr_status read_kernels(const reading *r, const tsri_yaml_node *section)
+static tsr_status read_kernels(reading *r, const tsri_yaml_node *section)
 {
     const char *names[TSRK_COUNT];
 
@@ -186,14 +239,15 @@ static tsr_status read_kernels(const reading *r, const tsri_yaml_node *section)
         if (id == TSRK_COUNT) {
             return raise_unknown(r, node, names, TSRK_COUNT);
         }
-        TSR_TRY(read_number(r, node, kernel_unit((tsrk_id)id), &r->machine->kernel_rate[id]));
+        TSR_TRY(read_at(r, node, kernel_unit((tsrk_id)id),
+                        AT(kernel_rate) + (size_t)id * sizeof(double)));
     }
     return TSR_OK;
 }
 
 /* ---- links ---- */
 
-static tsr_status read_span(const reading *r, const tsri_yaml_node *node, int *out)
+static tsr_status read_span(reading *r, const tsri_yaml_node *node, int *out)
 {
     double value = 0.0;
 
@@ -201,7 +255,7 @@ static tsr_status read_span(const reading *r, const tsri_yaml_node *node, int *o
         *out = 0;
         return TSR_OK;
     }
-    TSR_TRY(read_number(r, node, 1.0, &value));
+    TSR_TRY(read_value(r, node, node->key, 1.0, &value));
     if (value < 1.0 || value > 1 << 20 || value != floor(value)) {
         return raise_at(r, node, "wants a number of ranks, or all");
     }
@@ -209,9 +263,11 @@ static tsr_status read_span(const reading *r, const tsri_yaml_node *node, int *o
     return TSR_OK;
 }
 
-static tsr_status read_link_key(const reading *r, const tsri_yaml_node *node, tsri_tier *tier)
+static tsr_status read_link_key(reading *r, const tsri_yaml_node *node, int at)
 {
     static const char *const names[] = {"name", "ranks", "gb_per_s", "hop_us", "busy_us"};
+    const size_t place = AT(tiers) + (size_t)at * sizeof(tsri_tier);
+    tsri_tier *tier = &r->machine[USUAL]->tiers[at];
 
     if (strcmp(node->key, "name") == 0) {
         return read_name(r, node, tier->name);
@@ -220,29 +276,30 @@ static tsr_status read_link_key(const reading *r, const tsri_yaml_node *node, ts
         return read_span(r, node, &tier->span);
     }
     if (strcmp(node->key, "gb_per_s") == 0) {
-        return read_number(r, node, giga, &tier->bytes_per_s);
+        return read_at(r, node, giga, place + offsetof(tsri_tier, bytes_per_s));
     }
     if (strcmp(node->key, "hop_us") == 0) {
-        return read_number(r, node, micro, &tier->hop_s);
+        return read_at(r, node, micro, place + offsetof(tsri_tier, hop_s));
     }
     if (strcmp(node->key, "busy_us") == 0) {
-        return read_number(r, node, micro, &tier->busy_s);
+        return read_at(r, node, micro, place + offsetof(tsri_tier, busy_s));
     }
     return raise_unknown(r, node, names, 5);
 }
 
-static tsr_status read_link(const reading *r, const tsri_yaml_node *entry, bool last)
+static tsr_status read_link(reading *r, const tsri_yaml_node *entry, int at, bool last)
 {
-    tsri_machine *m = r->machine;
-    tsri_tier *tier = &m->tiers[m->tier_count];
-    const int below = m->tier_count > 0 ? tier[-1].span : 1;
+    tsri_tier *tier = &r->machine[USUAL]->tiers[at];
+    const int below = at > 0 ? tier[-1].span : 1;
 
-    *tier = (tsri_tier){.span = -1};
+    for (int i = 0; i < ENDS; i++) {
+        r->machine[i]->tiers[at] = (tsri_tier){.span = -1};
+    }
     TSR_TRY(want_map(r, entry));
     for (int c = 0; c < entry->count; c++) {
-        TSR_TRY(read_link_key(r, &entry->children[c], tier));
+        TSR_TRY(read_link_key(r, &entry->children[c], at));
     }
-    if (tier->name[0] == '\0' || tier->span < 0 || tier->bytes_per_s <= 0.0) {
+    if (tier->name[0] == '\0' || tier->span < 0 || r->machine[SLOW]->tiers[at].bytes_per_s <= 0.0) {
         return raise_at(r, entry, "of links wants name, ranks and gb_per_s above 0");
     }
     if ((tier->span == 0) != last) {
@@ -254,44 +311,50 @@ static tsr_status read_link(const reading *r, const tsri_yaml_node *entry, bool 
                          "before it",
                          r->file, entry->line, tier->name, tier->span, below);
     }
-    m->tier_count++;
     return TSR_OK;
 }
 
-static tsr_status read_links(const reading *r, const tsri_yaml_node *list)
+static tsr_status read_links(reading *r, const tsri_yaml_node *list)
 {
     if (list->kind != TSRI_YAML_LIST || list->count < 1 || list->count > TSRI_MACHINE_MAX_TIERS) {
         return raise_at(r, list, "wants a list of 1 to 4 links, the nearest first");
     }
-    r->machine->tier_count = 0;
     for (int i = 0; i < list->count; i++) {
-        TSR_TRY(read_link(r, &list->children[i], i == list->count - 1));
+        TSR_TRY(read_link(r, &list->children[i], i, i == list->count - 1));
     }
+    r->machine[USUAL]->tier_count = list->count;
     return TSR_OK;
 }
 
 /* ---- the file ---- */
 
-static tsr_status read_target(const reading *r, const tsri_yaml_node *node)
+static tsr_status read_choice(reading *r, const tsri_yaml_node *node, const char *yes,
+                              const char *no, bool *out)
 {
-    const bool cpu = node->kind == TSRI_YAML_SCALAR && strcmp(node->text, "cpu") == 0;
+    const bool is_yes = node->kind == TSRI_YAML_SCALAR && strcmp(node->text, yes) == 0;
 
-    if (!cpu && (node->kind != TSRI_YAML_SCALAR || strcmp(node->text, "cuda") != 0)) {
-        return raise_at(r, node, "wants cpu or cuda");
+    if (!is_yes && (node->kind != TSRI_YAML_SCALAR || strcmp(node->text, no) != 0)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s:%d: %s wants %s or %s", r->file, node->line,
+                         node->key, yes, no);
     }
-    r->machine->inline_compute = cpu;
+    *out = is_yes;
     return TSR_OK;
 }
 
-static tsr_status read_top(const reading *r, const tsri_yaml_node *node)
+static tsr_status read_top(reading *r, const tsri_yaml_node *node)
 {
-    static const char *const names[] = {"name", "target", "device", "kernels", "links", "sources"};
+    static const char *const names[] = {"name",    "target", "bf16",   "device",
+                                        "kernels", "links",  "sources"};
 
     if (strcmp(node->key, "name") == 0) {
-        return read_name(r, node, r->machine->name);
+        return read_name(r, node, r->machine[USUAL]->name);
     }
     if (strcmp(node->key, "target") == 0) {
-        return read_target(r, node);
+        return read_choice(r, node, "cpu", "cuda", &r->machine[USUAL]->inline_compute);
+    }
+    if (strcmp(node->key, "bf16") == 0) {
+        r->knows_bf16 = true;
+        return read_choice(r, node, "native", "emulated", &r->machine[USUAL]->native_bf16);
     }
     if (strcmp(node->key, "device") == 0) {
         return read_numbers(r, node, "device");
@@ -305,10 +368,55 @@ static tsr_status read_top(const reading *r, const tsri_yaml_node *node)
     if (strcmp(node->key, "sources") == 0) {
         return node->kind == TSRI_YAML_LIST ? TSR_OK : raise_at(r, node, "wants a list of lines");
     }
-    return raise_unknown(r, node, names, 6);
+    return raise_unknown(r, node, names, 7);
 }
 
-static tsr_status read_root(const reading *r, const tsri_yaml_node *root)
+/* What has no ends is the same on all three. */
+static void share(const reading *r)
+{
+    tsri_machine *usual = r->machine[USUAL];
+
+    if (!r->knows_bf16) {
+        usual->native_bf16 = !usual->inline_compute || tsri_here_computes_bf16();
+    }
+    for (int i = 0; i < ENDS; i++) {
+        tsri_machine *m = r->machine[i];
+
+        memmove(m->name, usual->name, sizeof(m->name));
+        m->inline_compute = usual->inline_compute;
+        m->native_bf16 = usual->native_bf16;
+        m->tier_count = usual->tier_count;
+        for (int tier = 0; tier < usual->tier_count && m != usual; tier++) {
+            memcpy(m->tiers[tier].name, usual->tiers[tier].name, sizeof(m->tiers[tier].name));
+            m->tiers[tier].span = usual->tiers[tier].span;
+        }
+    }
+}
+
+/* Where the file gives no ends at all. */
+static void assume_ends(const reading *r)
+{
+    static const double factors[ENDS] = {
+        [SLOW] = 1.0 - TSRI_CLUSTER_ASSUMED, [USUAL] = 1.0, [FAST] = 1.0 + TSRI_CLUSTER_ASSUMED};
+
+    for (int i = 0; i < ENDS; i++) {
+        tsri_machine *m = r->machine[i];
+
+        for (int type = 0; type < TSRI_MACHINE_TYPES; type++) {
+            m->flops[type] *= factors[i];
+        }
+        for (int id = 0; id < TSRK_COUNT; id++) {
+            m->kernel_rate[id] *= factors[i];
+        }
+        m->bytes_per_s *= factors[i];
+        m->host_bytes_per_s *= factors[i];
+        for (int tier = 0; tier < m->tier_count; tier++) {
+            m->tiers[tier].bytes_per_s *= factors[i];
+        }
+    }
+}
+
+static tsr_status read_root(reading *r, const tsri_yaml_node *root)
 {
     if (root->kind != TSRI_YAML_MAP) {
         return TSR_RAISE(TSR_ERR_FORMAT, "%s: wants keys with values", r->file);
@@ -316,22 +424,30 @@ static tsr_status read_root(const reading *r, const tsri_yaml_node *root)
     for (int c = 0; c < root->count; c++) {
         TSR_TRY(read_top(r, &root->children[c]));
     }
-    if (r->machine->name[0] == '\0') {
+    if (r->machine[USUAL]->name[0] == '\0') {
         return TSR_RAISE(TSR_ERR_INVALID, "%s: name is missing", r->file);
     }
     TSR_TRY(check_required(r));
+    share(r);
+    for (int i = 0; i < ENDS; i++) {
+        TSR_TRY(tsri_cluster_check(r->machine[i], r->file));
+    }
+    if (!r->ranged) {
+        assume_ends(r);
+    }
     return TSR_OK;
 }
 
 tsr_status tsri_cluster_parse(const char *text, size_t bytes, const char *name, tsri_cluster *out)
 {
     tsri_cluster cluster = {.hash = tsri_hash(text, bytes, 0)};
-    const reading r = {.file = name, .machine = &cluster.machine};
+    reading r = {.file = name, .machine = {&cluster.slow, &cluster.machine, &cluster.fast}};
     tsri_yaml_node *root = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_yaml_parse(text, bytes, name, &root));
     TSR_TRY_GOTO(status, read_root(&r, root), free_root);
+    cluster.assumed = !r.ranged;
     if (cluster.machine.tier_count > 1) {
         cluster.devices = cluster.machine.tiers[cluster.machine.tier_count - 2].span;
     }
@@ -408,8 +524,8 @@ void tsri_cluster_print(const tsri_machine *m, const char *sources, tsri_text *t
 {
     bool first = true;
 
-    tsri_text_add(text, "name: %s\ntarget: %s\ndevice: {", m->name,
-                  m->inline_compute ? "cpu" : "cuda");
+    tsri_text_add(text, "name: %s\ntarget: %s\nbf16: %s\ndevice: {", m->name,
+                  m->inline_compute ? "cpu" : "cuda", m->native_bf16 ? "native" : "emulated");
     print_numbers(m, "device", text);
     tsri_text_add(text, ",\n         peak_tflops: {");
     print_numbers(m, "peak_tflops", text);

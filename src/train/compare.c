@@ -267,7 +267,7 @@ static tsr_status run(comparison *c, tsr_status loaded, const tsri_compare_optio
         free_text);
     describe(c);
     c->preset = c->config->parallel.preset;
-    c->bf16 = (tsri_world_backend(c->world)->caps & TSR_CAP_BF16) != 0;
+    c->bf16 = tsri_here_computes_bf16();
     choose_preset(c, c->preset);
     TSR_TRY_GOTO(status, find_machine(c, options), free_text);
     for (int i = 0; i < options->preset_count; i++) {

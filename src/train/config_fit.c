@@ -6,6 +6,10 @@
 #include "train/config.h"
 #include "train/mesh_auto.h"
 
+enum {
+    ALIKE = 3
+};
+
 static tsr_status choose(tsri_config *config, const tsri_mesh_facts *facts)
 {
     config->mesh = (tsri_mesh_text){.count = 0};
@@ -26,6 +30,9 @@ static tsr_status try_job(const tsri_config *config, int ranks, const tsri_confi
     *fits_out = false;
     tsri_config_job(config, memory->bf16, &options);
     options.dry_threads = 1;
+    if (options.micro_batches > ALIKE) { /* further ones take the same memory again */
+        options.micro_batches = ALIKE;
+    }
     const tsr_status status = tsri_job_dry_run(&options, 0, ranks, &world, &dry);
 
     if (status == TSR_ERR_INVALID || status == TSR_ERR_SHAPE || status == TSR_ERR_PLACEMENT) {

@@ -2,7 +2,6 @@
  * Copyright The Tessera authors */
 /* Forecasts as pages: what fits, what a step costs, which preset wins and why. */
 #include "base/base.h"
-#include "base/json.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,21 +12,21 @@ static const double mega = 1e6;
 static const double giga = 1e9;
 static const double gibi = 1024.0 * 1024.0 * 1024.0;
 static const double percent = 100.0;
-static const double tight = 0.9;
 
 enum {
     MESH_BYTES = 192,
+    SPAN_BYTES = 64,
     ADAM_BYTES = 16 /* f32 parameters, gradients and both moments of a parameter */
 };
 
-static const char *mesh_text(const tsri_job_options *o, char *text)
+const char *tsri_forecast_mesh(const tsri_job_options *o, char *text, size_t size)
 {
-    int used = 0;
+    size_t used = 0;
 
     text[0] = '\0';
-    for (int i = 0; i < o->axis_count && used < MESH_BYTES; i++) {
-        used += snprintf(text + used, (size_t)(MESH_BYTES - used), "%s%s=%d", i > 0 ? " " : "",
-                         o->axes[i].name, o->axes[i].size);
+    for (int i = 0; i < o->axis_count && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%s=%d", i > 0 ? " " : "",
+                                 o->axes[i].name, o->axes[i].size);
     }
     return text;
 }
@@ -37,12 +36,58 @@ static const char *dtype_text(tsr_dtype dtype)
     return tsr_dtype_name(dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : dtype);
 }
 
+/* "0.3120 to 0.4012" */
+static const char *span_text(tsri_span span, double unit, int digits, char *text)
+{
+    (void)snprintf(text, SPAN_BYTES, "%.*f to %.*f", digits, span.low * unit, digits,
+                   span.high * unit);
+    return text;
+}
+
 static double seconds_share(double part, double whole)
 {
     return whole > 0.0 ? percent * fmin(1.0, part / whole) : 0.0;
 }
 
 /* ---- what it is of ---- */
+
+/* Ranks that the batch leaves without work, or with less than others. */
+static void print_rows(const tsri_forecast_head *head, FILE *stream)
+{
+    tsri_rows rows;
+
+    tsri_forecast_rows(head->options, head->size, &rows);
+    if (rows.idle > 0) {
+        (void)fprintf(stream, "         %d of %d data ranks have no sequence, and wait\n",
+                      rows.idle, rows.data_ranks);
+    }
+    if (rows.fewer > 0) {
+        (void)fprintf(stream,
+                      "         uneven: some data ranks have %lld sequences, one has fewer\n",
+                      (long long)rows.most);
+    }
+    if (rows.idle > 0 || rows.fewer > 0) {
+        (void)fprintf(stream, "         train.batch=%lld would be even\n",
+                      (long long)rows.even_batch);
+    }
+}
+
+/* How far to believe it. */
+static void print_trust(const tsri_cluster *c, FILE *stream)
+{
+    (void)fprintf(stream, "times    %s",
+                  c->machine.inline_compute
+                      ? "of the cluster file's rates"
+                      : "assumed, not measured: the cluster file's rates; no backend for its "
+                        "devices runs yet");
+    if (c->assumed) {
+        (void)fprintf(stream, "; it gives no ranges, %.0f %% either way are assumed",
+                      percent * TSRI_CLUSTER_ASSUMED);
+    } else {
+        (void)fprintf(stream, "; \"to\" spans its slow and fast ends");
+    }
+    (void)fprintf(stream, "\n");
+}
 
 void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
 {
@@ -54,7 +99,7 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
 
     (void)fprintf(stream,
                   "model    %s, %.4g %s parameters; %s, gradients reduced in %s\n"
-                  "cluster  %s: %d devices on %d node%s of %d; file hash %016llx\n"
+                  "cluster  %s: %d devices on %d node%s of %d; file hash %016llx%s\n"
                   "mesh     %s\n"
                   "step     %d x %lld sequences of %lld tokens%s\n",
                   o->model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
@@ -62,8 +107,12 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
                   dtype_text(o->fsdp.param_dtype), dtype_text(o->fsdp.reduce_dtype),
                   c->machine.name, head->size, (head->size + devices - 1) / devices,
                   head->size > devices ? "s" : "", devices, (unsigned long long)c->hash,
-                  mesh_text(o, mesh), o->micro_batches, (long long)o->batch, (long long)o->seq,
+                  head->by_default ? "; the default, --cluster names another" : "",
+                  tsri_forecast_mesh(o, mesh, sizeof(mesh)), o->micro_batches, (long long)o->batch,
+                  (long long)o->seq,
                   o->checkpoint_every > 0 ? "; activations are checkpointed" : "");
+    print_rows(head, stream);
+    print_trust(c, stream);
 }
 
 /* ---- one forecast ---- */
@@ -71,6 +120,21 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
 static void print_row(FILE *stream, const char *name, double bytes, const char *what)
 {
     (void)fprintf(stream, "  %-20s %12.3f GiB  %s\n", name, bytes / gibi, what);
+}
+
+static const char *fit_sentence(tsri_fit fit)
+{
+    switch (fit) {
+    case TSRI_FIT_NO:
+        return "it does not fit";
+    case TSRI_FIT_TIGHT:
+        return "it fits, tight: above 92 %";
+    case TSRI_FIT_YES:
+        return "it fits";
+    case TSRI_FIT_UNKNOWN:
+    default:
+        return "not known to fit";
+    }
 }
 
 static void print_memory(const tsri_forecast_head *head, const tsri_forecast *f, FILE *stream)
@@ -99,49 +163,79 @@ static void print_memory(const tsri_forecast_head *head, const tsri_forecast *f,
     if (f->memory.host_bytes > 0) {
         print_row(stream, "in host memory", (double)f->memory.host_bytes, "offloaded");
     }
-    if (memory > 0.0) {
-        print_row(stream, "device", memory, f->fits ? "it fits" : "it does not fit");
+    if (memory <= 0.0) {
+        (void)fprintf(stream, "  %-20s %12s      the cluster file gives no memory_gib\n", "device",
+                      "unknown");
+        return;
     }
+    print_row(stream, "headroom", head->cluster->machine.headroom_bytes,
+              "context, communicators, workspaces: no plan counts them");
+    print_row(stream, "device", memory, fit_sentence(f->fit));
 }
 
 static void print_axes(const tsri_forecast *f, FILE *stream)
 {
-    (void)fprintf(stream, "\ncommunication of a step\n  %-20s %5s %-8s %12s %14s %9s %9s %9s\n",
-                  "axes", "ranks", "link", "rank sends", "node sends", "busy s", "hidden s",
-                  "exposed s");
+    char busy[SPAN_BYTES];
+    char exposed[SPAN_BYTES];
+
+    (void)fprintf(stream,
+                  "\ncommunication of a step\n  %-20s %6s %-8s %12s %14s %9s %19s %9s %9s %19s\n",
+                  "axes", "ranks", "link", "rank sends", "node sends", "busy s", "", "hidden s",
+                  "exposed s", "");
     for (int i = 0; i < f->axes_count; i++) {
         const tsri_forecast_axes *a = &f->axes[i];
 
-        (void)fprintf(stream, "  %-20s %5d %-8s %9.3f GB %11.3f GB %9.4f %9.4f %9.4f\n", a->axes,
-                      a->size, a->link, a->sent / giga, a->node_bytes / giga, a->busy_s,
-                      fmax(0.0, a->busy_s - a->exposed_s), a->exposed_s);
+        (void)fprintf(stream, "  %-20s %6d %-8s %9.3f GB %11.3f GB %9.4f %19s %9.4f %9.4f %19s\n",
+                      a->axes, a->size, a->link, a->sent / giga, a->node_bytes / giga, a->busy_s,
+                      span_text(a->busy_range, 1.0, 4, busy), fmax(0.0, a->busy_s - a->exposed_s),
+                      a->exposed_s, span_text(a->exposed_range, 1.0, 4, exposed));
     }
     if (f->axes_count == 0) {
         (void)fprintf(stream, "  none\n");
     }
 }
 
+static void print_mfu(const tsri_forecast *f, FILE *stream)
+{
+    char span[SPAN_BYTES];
+
+    if (isnan(f->mfu)) {
+        (void)fprintf(stream, "  %-20s %12s    the cluster file gives no peak\n", "MFU", "unknown");
+        return;
+    }
+    (void)fprintf(
+        stream,
+        "  %-20s %12.1f %%  %-20s  6 N + 6 L h s a token (causal); %.1f %% by 6 N + 12 L h "
+        "s\n",
+        "MFU", percent * f->mfu, span_text(f->mfu_range, percent, 1, span), percent * f->mfu_full);
+}
+
 static void print_time(const tsri_forecast_head *head, const tsri_forecast *f, FILE *stream)
 {
+    const double devices = (double)head->size;
+    char span[SPAN_BYTES];
+
+    (void)fprintf(stream, "\ntime of a step\n  %-20s %12.4f s  %s\n", "compute", f->compute_s,
+                  span_text(f->compute_range, 1.0, 4, span));
     (void)fprintf(stream,
-                  "\ntime of a step\n"
-                  "  %-20s %12.4f s\n  %-20s %12.4f s  %.1f %% of the step, %.1f %% of the "
-                  "communication\n",
-                  "compute", f->compute_s, "exposed", f->exposed_s,
+                  "  %-20s %12.4f s  %-20s  %.1f %% of the step, %.1f %% of the communication\n",
+                  "exposed", f->exposed_s, span_text(f->exposed_range, 1.0, 4, span),
                   seconds_share(f->exposed_s, f->step_s), seconds_share(f->exposed_s, f->comm_s));
     if (f->copy_exposed_s > 0.0) {
         (void)fprintf(stream, "  %-20s %12.4f s  transfers to and from host memory\n", "waiting",
                       f->copy_exposed_s);
     }
-    (void)fprintf(stream, "  %-20s %12.4f s\n  %-20s %12.0f    %.0f a device\n", "step", f->step_s,
-                  "tokens/s", f->tokens_per_s, f->tokens_per_s / (double)head->size);
-    if (isnan(f->mfu)) {
-        (void)fprintf(stream, "  %-20s %12s    the cluster file gives no peak\n", "MFU", "unknown");
-        return;
+    (void)fprintf(stream, "  %-20s %12.4f s  %s\n", "step", f->step_s,
+                  span_text(f->step_range, 1.0, 4, span));
+    (void)fprintf(stream, "  %-20s %12.0f    %s\n", "tokens/s", f->tokens_per_s,
+                  span_text(f->tokens_per_s_range, 1.0, 0, span));
+    (void)fprintf(stream, "  %-20s %12.0f    %s\n", "  a device", f->tokens_per_s / devices,
+                  span_text(f->tokens_per_s_range, 1.0 / devices, 0, span));
+    print_mfu(f, stream);
+    if (f->counted < head->options->micro_batches) {
+        (void)fprintf(stream, "  %-20s %12d of %d micro-batches; the others are like the last\n",
+                      "counted", f->counted, head->options->micro_batches);
     }
-    (void)fprintf(stream,
-                  "  %-20s %12.1f %%  6 N + 6 L h s a token (causal); %.1f %% by 6 N + 12 L h s\n",
-                  "MFU", percent * f->mfu, percent * f->mfu_full);
 }
 
 void tsri_forecast_print(const tsri_forecast_head *head, const tsri_forecast *forecast,
@@ -159,21 +253,27 @@ void tsri_forecast_print(const tsri_forecast_head *head, const tsri_forecast *fo
 
 /* ---- several ---- */
 
-static void print_cells(const tsri_forecast_head *head, const tsri_forecast *f, FILE *stream)
+const char *tsri_fit_word(tsri_fit fit)
 {
-    const double memory = head->cluster->machine.memory_bytes;
-    const double total = (double)f->memory.total_bytes;
-    const char *fits = memory <= 0.0            ? "?"
-                       : !f->fits               ? "no"
-                       : total > tight * memory ? "tight"
-                                                : "yes";
+    static const char *const words[] = {[TSRI_FIT_UNKNOWN] = "?",
+                                        [TSRI_FIT_NO] = "no",
+                                        [TSRI_FIT_TIGHT] = "tight",
+                                        [TSRI_FIT_YES] = "yes"};
+
+    return words[fit];
+}
+
+static void print_cells(const tsri_forecast *f, FILE *stream)
+{
+    char span[SPAN_BYTES];
 
     if (!f->possible) {
         (void)fprintf(stream, "  %-8s not possible: %s\n", f->preset, f->why);
         return;
     }
-    (void)fprintf(stream, "  %-8s %10.2f %-6s %10.4f %12.0f ", f->preset, total / gibi, fits,
-                  f->step_s, f->tokens_per_s);
+    (void)fprintf(stream, "  %-8s %10.2f %-6s %10.4f %-20s %12.0f ", f->preset,
+                  (double)f->memory.total_bytes / gibi, tsri_fit_word(f->fit), f->step_s,
+                  span_text(f->step_range, 1.0, 4, span), f->tokens_per_s);
     if (isnan(f->mfu)) {
         (void)fprintf(stream, "%7s", "?");
     } else {
@@ -203,20 +303,13 @@ static const tsri_forecast_axes *find_difference(const tsri_forecast *a, const t
     return worst;
 }
 
-static void print_loser(const tsri_forecast_head *head, const tsri_forecast *best,
-                        const tsri_forecast *f, FILE *stream)
+static void print_slower(const tsri_forecast *best, const tsri_forecast *f, FILE *stream)
 {
     const double behind = percent * (f->step_s / best->step_s - 1.0);
     double more = 0.0;
     const tsri_forecast_axes *axes = find_difference(best, f, &more);
 
-    if (!f->fits) {
-        (void)fprintf(stream, "  %s does not fit: %.1f GiB of %.1f\n", f->preset,
-                      (double)f->memory.total_bytes / gibi,
-                      head->cluster->machine.memory_bytes / gibi);
-    } else if (behind < 1.0) {
-        (void)fprintf(stream, "  %s is as fast (+%.1f %%)\n", f->preset, behind);
-    } else if (axes != NULL && more > 0.5 * (f->step_s - best->step_s)) {
+    if (axes != NULL && more > 0.5 * (f->step_s - best->step_s)) {
         (void)fprintf(stream, "  %s is %.1f %% slower: compute waits %.4f s more for %s over %s\n",
                       f->preset, behind, more, axes->axes, axes->link);
     } else {
@@ -224,38 +317,97 @@ static void print_loser(const tsri_forecast_head *head, const tsri_forecast *bes
     }
 }
 
+static void print_loser(const tsri_forecast_head *head, const tsri_forecast *best, bool tied,
+                        const tsri_forecast *f, FILE *stream)
+{
+    const tsri_machine *m = &head->cluster->machine;
+
+    if (f->fit == TSRI_FIT_NO) {
+        (void)fprintf(stream, "  %s does not fit: %.1f GiB of %.1f, %.1f of them headroom\n",
+                      f->preset, (double)f->memory.total_bytes / gibi, m->memory_bytes / gibi,
+                      m->headroom_bytes / gibi);
+    } else if (tied) {
+        (void)fprintf(stream, "  %s is equal (%+.1f %%), with %.1f GiB instead of %.1f\n",
+                      f->preset, percent * (f->step_s / best->step_s - 1.0),
+                      (double)f->memory.total_bytes / gibi,
+                      (double)best->memory.total_bytes / gibi);
+    } else {
+        print_slower(best, f, stream);
+    }
+}
+
+static int count_tied(const tsri_forecast *forecasts, int count)
+{
+    int tied = 0;
+
+    for (int i = 0; i < count; i++) {
+        tied += tsri_forecast_is_tied(&forecasts[i], forecasts, count);
+    }
+    return tied;
+}
+
 static void print_verdict(const tsri_forecast_head *head, const tsri_forecast *forecasts, int count,
                           FILE *stream)
 {
     const int best = tsri_forecast_best(forecasts, count);
+    char span[SPAN_BYTES];
 
     if (best < 0) {
-        (void)fprintf(stream, "\nnothing fits: shard over more ranks, checkpoint activations "
-                              "(parallel.activation_checkpointing), use more micro-batches, or "
-                              "offload; --search tries the first three\n");
+        tsri_forecast_print_hopeless(forecasts, count, stream);
         return;
     }
     const tsri_forecast *f = &forecasts[best];
+    const int others = count_tied(forecasts, count) - 1;
 
-    (void)fprintf(stream, "\n%s wins: %.4f s a step, of which compute waits %.4f s%s\n", f->preset,
-                  f->step_s, f->exposed_s,
+    (void)fprintf(stream, "\n%s %s: %.4f s a step (%s), of which compute waits %.4f s%s\n",
+                  f->preset, others > 0 ? "comes first" : "wins", f->step_s,
+                  span_text(f->step_range, 1.0, 4, span), f->exposed_s,
                   strcmp(f->preset, "ddp") == 0
                       ? "; the model fits one device, so nothing need be gathered"
                       : "");
+    if (others > 0) {
+        (void)fprintf(stream,
+                      "  a tie: %d other%s within %.0f %%, which no plan can tell apart; %s needs "
+                      "the least memory\n",
+                      others, others > 1 ? "s are" : " is", percent * TSRI_FORECAST_EQUAL,
+                      f->preset);
+    }
+    if (f->fit == TSRI_FIT_UNKNOWN) {
+        (void)fprintf(stream,
+                      "  whether it fits is not known: the cluster file gives no memory_gib\n");
+    }
     for (int i = 0; i < count; i++) {
         if (i != best && forecasts[i].possible) {
-            print_loser(head, f, &forecasts[i], stream);
+            print_loser(head, f, tsri_forecast_is_tied(&forecasts[i], forecasts, count),
+                        &forecasts[i], stream);
         }
     }
+}
+
+void tsri_forecast_print_hopeless(const tsri_forecast *forecasts, int count, FILE *stream)
+{
+    bool possible = false;
+
+    for (int i = 0; i < count; i++) {
+        possible = possible || forecasts[i].possible;
+    }
+    if (!possible) {
+        (void)fprintf(stream, "\nnothing is possible: see why above\n");
+        return;
+    }
+    (void)fprintf(stream, "\nnothing fits: shard over more ranks, checkpoint activations "
+                          "(parallel.activation_checkpointing), use more micro-batches, or "
+                          "offload; --search tries the first three\n");
 }
 
 void tsri_forecast_print_table(const tsri_forecast_head *head, const tsri_forecast *forecasts,
                                int count, FILE *stream)
 {
-    (void)fprintf(stream, "\n  %-8s %10s %-6s %10s %12s %7s %9s %9s %12s\n", "preset", "GiB a rank",
-                  "fits", "step s", "tokens/s", "MFU", "comm s", "exposed s", "node GB sent");
+    (void)fprintf(stream, "\n  %-8s %10s %-6s %10s %-20s %12s %7s %9s %9s %12s\n", "preset",
+                  "GiB a rank", "fits", "step s", "", "tokens/s", "MFU", "comm s", "exposed s",
+                  "node GB sent");
     for (int i = 0; i < count; i++) {
-        print_cells(head, &forecasts[i], stream);
+        print_cells(&forecasts[i], stream);
     }
     print_verdict(head, forecasts, count, stream);
 }
@@ -301,85 +453,4 @@ void tsri_forecast_print_ledger(const tsri_forecast_head *head, const tsri_forec
         (void)fprintf(stream, "\n");
     }
     (void)fprintf(stream, "  here: the most of each\n");
-}
-
-/* ---- for machines ---- */
-
-static json_t *axes_json(const tsri_forecast_axes *a)
-{
-    return json_pack("{s:s, s:i, s:s, s:f, s:f, s:f, s:f}", "axes", a->axes, "ranks", a->size,
-                     "link", a->link, "sent_bytes", a->sent, "node_bytes", a->node_bytes, "busy_s",
-                     a->busy_s, "exposed_s", a->exposed_s);
-}
-
-static json_t *memory_json(const tsri_forecast *f)
-{
-    json_t *memory = json_object();
-
-    for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
-        (void)json_object_set_new(memory, tsri_mem_name((tsri_mem_kind)kind),
-                                  json_integer((json_int_t)f->memory.kind_bytes[kind]));
-    }
-    (void)json_object_set_new(memory, "logits", json_integer((json_int_t)f->logits_bytes));
-    (void)json_object_set_new(memory, "total", json_integer((json_int_t)f->memory.total_bytes));
-    (void)json_object_set_new(memory, "host", json_integer((json_int_t)f->memory.host_bytes));
-    (void)json_object_set_new(memory, "peak", json_string(f->peak));
-    return memory;
-}
-
-static json_t *number_or_null(double value)
-{
-    return isnan(value) ? json_null() : json_real(value);
-}
-
-static json_t *forecast_json(const tsri_forecast *f)
-{
-    json_t *axes = json_array();
-
-    if (!f->possible) {
-        json_decref(axes);
-        return json_pack("{s:s, s:b, s:s}", "preset", f->preset, "possible", 0, "why", f->why);
-    }
-    for (int i = 0; i < f->axes_count; i++) {
-        (void)json_array_append_new(axes, axes_json(&f->axes[i]));
-    }
-    return json_pack("{s:s, s:b, s:b, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",
-                     "preset", f->preset, "possible", 1, "fits", f->fits, "memory_bytes",
-                     memory_json(f), "axes", axes, "step_s", f->step_s, "compute_s", f->compute_s,
-                     "comm_s", f->comm_s, "exposed_s", f->exposed_s, "copy_exposed_s",
-                     f->copy_exposed_s, "tokens", f->tokens, "tokens_per_s", f->tokens_per_s,
-                     "node_bytes", f->node_bytes, "mfu", number_or_null(f->mfu), "mfu_full",
-                     number_or_null(f->mfu_full));
-}
-
-tsr_status tsri_forecast_print_json(const tsri_forecast_head *head, const tsri_forecast *forecasts,
-                                    int count, FILE *stream)
-{
-    const int best = tsri_forecast_best(forecasts, count);
-    char hash[32];
-    char mesh[MESH_BYTES];
-    json_t *list = json_array();
-
-    for (int i = 0; i < count; i++) {
-        (void)json_array_append_new(list, forecast_json(&forecasts[i]));
-    }
-    (void)snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)head->cluster->hash);
-    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:I, s:f, s:o, s:o}", "cluster",
-                             head->cluster->machine.name, "cluster_hash", hash, "ranks", head->size,
-                             "mesh", mesh_text(head->options, mesh), "parameters",
-                             (json_int_t)tsri_model_param_count(&head->options->model),
-                             "memory_bytes", head->cluster->machine.memory_bytes, "forecasts", list,
-                             "best", best < 0 ? json_null() : json_string(forecasts[best].preset));
-
-    if (root == NULL) {
-        return TSR_RAISE(TSR_ERR_NOMEM, "no memory for the forecast as JSON");
-    }
-    const int failed = json_dumpf(root, stream, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-
-    json_decref(root);
-    if (failed != 0) {
-        return TSR_RAISE(TSR_ERR_IO, "cannot write the forecast as JSON");
-    }
-    (void)fprintf(stream, "\n");
-    return TSR_OK;
 }

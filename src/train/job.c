@@ -283,6 +283,26 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
     return TSR_OK;
 }
 
+tsr_status tsri_job_check(const tsri_job_options *options, int size)
+{
+    const tsr_world_options sim = {.backend = "sim", .sim_rank = 0, .sim_size = size};
+    tsr_world *world = NULL;
+    tsri_job *job = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(check_options(options));
+    TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
+    TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*job), &job), close_world);
+    job->world = world;
+    job->options = *options;
+    TSR_TRY_GOTO(status, declare(job), close_job);
+close_job:
+    tsri_job_close(&job);
+close_world:
+    tsr_world_close(&world);
+    return status;
+}
+
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out)
 {
@@ -297,6 +317,9 @@ tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
     o.comm.record = true;
     TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
     TSR_TRY_GOTO(status, tsri_job_open(world, &o, &job), close_world);
+    if (options->rough) {
+        tsri_arena_plan_rough(tsri_comm_arena(job->comm));
+    }
     for (int step = 0; step < 2; step++) {
         tsri_recorder_clear(tsri_comm_device(job->comm));
         TSR_TRY_GOTO(status, tsri_job_step(job, step, 0.0, 1.0, NULL, &result), close_job);

@@ -36,6 +36,7 @@ typedef struct tsri_job_options {
     int64_t seq;
     int micro_batches;      /* 0: 1 */
     int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
+    bool rough;             /* a dry run plans memory in less time, some percent larger */
     int dry_threads;        /* per rank, that a dry run reckons workspace with; 0: 1 */
     bool no_tp;             /* no tp plan: tp is an axis like the others */
     bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
@@ -96,6 +97,8 @@ typedef struct tsri_plan_summary {
     const char *peak_label;
 } tsri_plan_summary;
 void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
+/** Local. Whether options are legal on size ranks, as far as placements alone say. */
+tsr_status tsri_job_check(const tsri_job_options *options, int size);
 /** Dry run on a sim world as rank of size: two steps, of which the second is recorded, because
  *  what a step updated is gathered in the next one. *out is the sim job, for its arena plan, ledger
  *  and summary. *world_out must outlive it. */

@@ -81,11 +81,9 @@ static tsr_status open_data(const tsri_config *config, tsri_data **out)
 
 static tsr_status fill_options(const tsri_config *config, int local_ranks, tsri_job_options *out)
 {
-    const tsr_backend *backend = NULL;
     const int threads = (int)config->run.threads;
 
-    TSR_TRY(tsri_backend_find(config->run.backend == 1 ? "cpu" : "auto", &backend));
-    tsri_config_job(config, (backend->caps & TSR_CAP_BF16) != 0, out);
+    tsri_config_job(config, tsri_here_computes_bf16(), out);
     out->dry_threads = threads > 0 ? threads : tsri_cpu_default_threads(local_ranks);
     return TSR_OK;
 }
@@ -173,7 +171,7 @@ tsr_status tsri_train_check(tsri_config *config, int ranks, int hosts, bool one_
 
     const tsri_config_memory memory = {
         .device_bytes = one_host ? tsri_host_memory_available() / (size_t)ranks : 0,
-        .bf16 = (tsri_backend_cpu.caps & TSR_CAP_BF16) != 0};
+        .bf16 = tsri_here_computes_bf16()};
 
     TSR_TRY(tsri_config_fit(config, ranks, hosts, &memory));
     TSR_TRY(check_cluster(config));
@@ -229,9 +227,8 @@ static tsr_status share_memory(const training *t, size_t *out)
 static tsr_status fit(training *t, tsr_status loaded, size_t device_bytes)
 {
     const int size = tsr_world_size(t->world);
-    const tsri_config_memory memory = {
-        .device_bytes = device_bytes,
-        .bf16 = (tsri_world_backend(t->world)->caps & TSR_CAP_BF16) != 0};
+    const tsri_config_memory memory = {.device_bytes = device_bytes,
+                                       .bf16 = tsri_here_computes_bf16()};
 
     TSR_TRY(loaded);
     TSR_TRY(tsri_config_fit(t->config, size, tsri_mesh_hosts(tsri_world_nodes(t->world), size),

@@ -29,6 +29,7 @@ tsr_status tsri_probe(tsr_world *world, const tsri_job_options *job, double seco
     *out = (tsri_probe_report){.ranks = tsr_world_size(world)};
     (void)snprintf(out->machine.name, sizeof(out->machine.name), "measured");
     out->machine.inline_compute = true;
+    out->machine.native_bf16 = tsri_here_computes_bf16();
     TSR_TRY(tsri_probe_kernels(world, job, all * kernels_share, out));
     TSR_TRY(tsri_probe_links(world, unit_bytes(job), all * (1.0 - kernels_share), out));
     out->machine.memory_bytes =

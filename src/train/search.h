@@ -6,8 +6,9 @@
  *
  * Tried are: tensor parallel sizes that divide a node and the model's heads; shard groups of a part
  * of a node, of the node, of some nodes and of all ranks; each with fsdp, hsdp and hfsdp (ddp where
- * nothing is sharded); activation checkpointing of no block and of every block; and the fewest
- * micro-batches with which that fits.
+ * nothing is sharded); sequence parallelism where there is tensor parallelism, because it sends as
+ * much and holds less; activation checkpointing of no block, of every second and of every one; and
+ * the fewest micro-batches with which that fits. What needs more of both than another is left out.
  */
 #pragma once
 
@@ -16,15 +17,19 @@
 typedef struct tsri_candidate {
     tsri_job_options options; /* axes' names are static */
     tsri_forecast forecast;
+    bool full; /* else a sketch */
 } tsri_candidate;
 
 enum {
-    TSRI_SEARCH_KEPT = 10
+    TSRI_SEARCH_KEPT = 64,
+    TSRI_SEARCH_SHOWN = 10
 };
 
 typedef struct tsri_search {
-    tsri_candidate best[TSRI_SEARCH_KEPT]; /* the fastest that fit, the fastest first */
+    tsri_candidate best[TSRI_SEARCH_KEPT]; /* that may run: those as fast as the fastest by memory,
+                                              then the others by time */
     int count;                             /* of them */
+    int tied;                              /* of those, as fast as the fastest */
     int tried;
 } tsri_search;
 

@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -38,6 +39,7 @@ typedef struct clock_run {
     int *gate; /* [count] */
     queue queues[TSRI_STREAM_COUNT];
     double tier_free_s[TSRI_MACHINE_MAX_TIERS];
+    double moving_until_s; /* collectives beside compute that have begun are over */
     tsri_clock_result *out;
 } clock_run;
 
@@ -333,17 +335,35 @@ static bool crosses_host(const tsri_entry *e)
     return e->kind == TSRI_ENTRY_COPY || e->stream == TSRI_STREAM_COPY;
 }
 
+/* A collective beside it takes a kernel's memory and units for its own. */
+static double contended_s(const clock_run *run, double begin_s, double seconds)
+{
+    const double lost = run->machine->contention;
+    const double beside_s = run->moving_until_s - begin_s;
+
+    if (lost <= 0.0 || beside_s <= 0.0) {
+        return seconds;
+    }
+    return fmin(seconds / (1.0 - lost), seconds + lost * beside_s);
+}
+
 static double operation_s(clock_run *run, const tsri_entry *e, double *begin_s)
 {
     if (e->kind == TSRI_ENTRY_COLLECTIVE) {
-        return play_collective(run, e, begin_s);
+        const double seconds = play_collective(run, e, begin_s);
+
+        if (e->stream != TSRI_STREAM_COMPUTE) {
+            run->moving_until_s = larger(run->moving_until_s, *begin_s + seconds);
+        }
+        return seconds;
     }
     if (crosses_host(e)) {
         const double rate = run->machine->host_bytes_per_s;
 
         return run->machine->launch_s + (rate > 0.0 ? (double)e->bytes / rate : 0.0);
     }
-    return kernel_s(run, e);
+    return e->stream == TSRI_STREAM_COMPUTE ? contended_s(run, *begin_s, kernel_s(run, e))
+                                            : kernel_s(run, e);
 }
 
 static void play(clock_run *run, const head *h)

@@ -8,7 +8,8 @@
  * stream until the awaited operation is over, a read holds the host until its stream has come to
  * it. Operations begin in the order in which they become ready. Collectives that keep the same tier
  * of links busy run one after the other, in that order; different tiers, and compute, run at the
- * same time. Every rank is taken to be as fast as this one.
+ * same time; kernels are slowed down beside collectives as the machine says. Every rank is taken to
+ * be as fast as this one.
  */
 #pragma once
 

@@ -5,6 +5,11 @@
 
 #include "backend/backend.h"
 
+#include <math.h>
+
+/* Of the rate that a ring reaches; NCCL's own model has the same figure (src/graph/tuning.cc). */
+static const double tree_efficiency = 0.92;
+
 static double larger(double a, double b)
 {
     return a > b ? a : b;
@@ -17,16 +22,19 @@ double tsri_machine_kernel_s(const tsri_machine *machine, tsrk_id kernel, double
     const double product =
         machine->flops[type == TSR_BF16 || type == TSR_F16 ? TSRI_MACHINE_HALF : TSRI_MACHINE_F32];
     const double moved = machine->bytes_per_s > 0.0 ? bytes / machine->bytes_per_s : 0.0;
-    double work = moved;
 
-    if (own > 0.0 && flops > 0.0) { /* the rate is that of the fastest type */
-        work = flops / (product > 0.0 && product < own ? product : own);
-    } else if (own > 0.0) {
-        work = bytes / own;
-    } else if (flops > 0.0 && product > 0.0) {
-        work = larger(moved, flops / product);
+    if (own > 0.0 && flops <= 0.0) {
+        return machine->launch_s + bytes / own;
     }
-    return machine->launch_s + work;
+    /* A rate of its own is that of the fastest type. */
+    const bool has_own = own > 0.0 && !(product > 0.0 && product < own);
+    const double rate = has_own ? own : product;
+    const double multiplied = flops > 0.0 && rate > 0.0 ? flops / rate : 0.0;
+
+    if (!machine->inline_compute) {
+        return machine->launch_s + multiplied + moved;
+    }
+    return machine->launch_s + (own > 0.0 ? multiplied : larger(moved, multiplied));
 }
 
 /* The block of the tier below tier that rank lies in. */
@@ -102,11 +110,46 @@ double tsri_machine_crossing(const tsri_reach *reach, int tier, int kind, double
     return once;
 }
 
-double tsri_machine_collective_s(const tsri_machine *machine, const tsri_reach *reach, int kind,
-                                 double bytes, int size, int *tier_out)
+/* Seconds by ring, without the call. */
+static double ring_s(const tsri_machine *machine, const tsri_reach *reach, int kind,
+                     double moving_s, int size)
 {
     const double rounds = kind == TSRI_ALL_REDUCE ? 2.0 : 1.0;
     double hops = 0.0;
+
+    for (int tier = 0; tier <= reach->top; tier++) {
+        hops += (double)reach->hops[tier] * machine->tiers[tier].hop_s;
+    }
+    /* A ring of W steps needs W - 1. */
+    return rounds * hops * ((double)size - 1.0) / (double)size + moving_s;
+}
+
+/* The same by trees; NAN: the library has none for this. */
+static double tree_s(const tsri_machine *machine, const tsri_reach *reach, int kind,
+                     double moving_s, int size)
+{
+    const double levels = ceil(log2((double)reach->blocks[reach->top]));
+    const double top_s = levels * machine->tiers[reach->top].hop_s;
+    double chain_s = 0.0;
+
+    if (machine->inline_compute || kind == TSRI_ALL_TO_ALL || kind == TSRI_BROADCAST) {
+        return NAN;
+    }
+    for (int tier = 0; tier < reach->top; tier++) {
+        const double members = (double)reach->blocks[tier] / (double)reach->blocks[tier + 1];
+
+        chain_s += (members - 1.0) * machine->tiers[tier].hop_s;
+    }
+    if (kind == TSRI_ALL_REDUCE) {
+        return 2.0 * (chain_s + top_s) +
+               moving_s * (double)size / ((double)size - 1.0) / tree_efficiency;
+    }
+    return chain_s > 0.0 || reach->top == 0 ? (double)NAN : top_s + moving_s / tree_efficiency;
+}
+
+double tsri_machine_collective_s(const tsri_machine *machine, const tsri_reach *reach, int kind,
+                                 double bytes, int size, int *tier_out)
+{
     double slowest = 0.0;
 
     *tier_out = reach->top;
@@ -119,12 +162,11 @@ double tsri_machine_collective_s(const tsri_machine *machine, const tsri_reach *
             tsri_machine_crossing(reach, tier, kind, bytes, size) * reach->shared[tier];
         const double seconds = t->bytes_per_s > 0.0 ? sent / t->bytes_per_s : 0.0;
 
-        hops += (double)reach->hops[tier] * t->hop_s;
         if (seconds > slowest) {
             slowest = seconds;
             *tier_out = tier;
         }
     }
-    hops *= ((double)size - 1.0) / (double)size; /* a ring of W steps needs W - 1 */
-    return machine->call_s + (rounds * hops) + slowest;
+    return machine->call_s + fmin(ring_s(machine, reach, kind, slowest, size),
+                                  tree_s(machine, reach, kind, slowest, size));
 }

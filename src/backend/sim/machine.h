@@ -15,6 +15,16 @@
  * 2005). Groups that lie side by side in the same blocks run at the same time and share the rate.
  * Time = hops + the slowest tier's bytes / rate, with one hop's latency for every step of the ring,
  * each at the tier that it crosses.
+ *
+ * A GPU's library takes a tree instead where that is faster, as NCCL does: an all-reduce goes up
+ * and down a pair of binary trees over the blocks of the top tier and a chain within each (Sanders,
+ * Speck, Traeff 2009), which takes log2 of the blocks in hops and sends M 2 / 0.92; gathers and
+ * reduce-scatters of ranks that are alone in their blocks take log2 W steps (NCCL's PAT).
+ *
+ * Kernels: of a GPU, seconds = launch + flops / rate + bytes / rate, so that the rate that a
+ * product reaches follows from its shape: loading the first tiles and storing the last is not
+ * hidden. On a cpu the longer of the two counts, because rates of cpu machines are measured on the
+ * shapes of the job at hand. clusters/published.txt has what that was compared with.
  */
 #pragma once
 
@@ -43,8 +53,14 @@ typedef struct tsri_tier {
 
 typedef struct tsri_machine {
     char name[TSRI_MACHINE_NAME_BYTES];
-    bool inline_compute; /* kernels run on the host thread that enqueues them (cpu) */
-    double memory_bytes; /* of a device; 0: unknown */
+    bool inline_compute;   /* target cpu: kernels run on the host thread that enqueues them; else a
+                              GPU */
+    double memory_bytes;   /* of a device; 0: unknown */
+    double headroom_bytes; /* of those, what no plan counts: the runtime's context, buffers of
+                              communicators, workspaces of libraries */
+    double contention; /* seconds that kernels take longer for each second of a collective beside
+                          them, below 1 */
+    bool native_bf16;  /* multiplies bf16 faster than f32 */
     double peak_flops[TSRI_MACHINE_TYPES];   /* of a device, by its maker; 0: unknown */
     double flops[TSRI_MACHINE_TYPES];        /* that matrix products reach */
     double bytes_per_s;                      /* that other kernels reach */
@@ -76,7 +92,7 @@ void tsri_machine_reach(const tsri_machine *machine, const int *members, int siz
  * size ranks, by the ring; 0 if the ring does not cross it. */
 double tsri_machine_crossing(const tsri_reach *reach, int tier, int kind, double bytes, int size);
 
-/** Seconds of a collective (tsri_coll_kind) of `bytes` in all over size ranks of that reach.
- *  *tier_out: the tier that it keeps busy. */
+/** Seconds of a collective (tsri_coll_kind) of `bytes` in all over size ranks of that reach, by
+ * ring or tree. *tier_out: the tier that it keeps busy. */
 double tsri_machine_collective_s(const tsri_machine *machine, const tsri_reach *reach, int kind,
                                  double bytes, int size, int *tier_out);

@@ -35,9 +35,16 @@ static void test_kernels(void)
     tsri_machine m = machine();
 
     CHECK(near(tsri_machine_kernel_s(&m, TSRK_ADD, 30, 0, TSR_F32), 3.0));
+    /* A GPU's products take both: their rate follows from their shape. */
+    CHECK(near(tsri_machine_kernel_s(&m, TSRK_MATMUL, 30, 9000, TSR_F32), 12.0));
+    CHECK(near(tsri_machine_kernel_s(&m, TSRK_MATMUL, 90, 9000, TSR_BF16), 13.5));
+    m.kernel_rate[TSRK_ATTENTION] = 500.0;
+    CHECK(near(tsri_machine_kernel_s(&m, TSRK_ATTENTION, 10, 1000, TSR_BF16), 3.0));
+    m.inline_compute = true; /* a cpu's the longer */
     CHECK(near(tsri_machine_kernel_s(&m, TSRK_MATMUL, 30, 9000, TSR_F32), 9.0));
     CHECK(near(tsri_machine_kernel_s(&m, TSRK_MATMUL, 30, 9000, TSR_BF16), 4.5));
     CHECK(near(tsri_machine_kernel_s(&m, TSRK_MATMUL, 90, 9000, TSR_BF16), 9.0));
+    CHECK(near(tsri_machine_kernel_s(&m, TSRK_ATTENTION, 10, 1000, TSR_BF16), 2.0));
     m.kernel_rate[TSRK_ADD] = 60.0;
     m.launch_s = 0.25;
     CHECK(near(tsri_machine_kernel_s(&m, TSRK_ADD, 30, 0, TSR_F32), 0.75));
@@ -87,6 +94,40 @@ static void test_rings(void)
     /* Two pairs: each member sends half of its 80 B to the other node. */
     tsri_machine_reach(&m, pairs, 4, &r);
     CHECK(near(tsri_machine_crossing(&r, 1, TSRI_ALL_TO_ALL, 80, 4), 80));
+}
+
+/* Where hops count, a GPU's library takes trees: 64 nodes of 4, one byte. */
+static void test_trees(void)
+{
+    enum {
+        RANKS = 256
+    };
+    tsri_machine m = machine();
+    int all[RANKS];
+    int column[RANKS / 4];
+    tsri_reach r;
+    int tier = 9;
+
+    for (int i = 0; i < RANKS; i++) {
+        all[i] = i;
+        column[i / 4] = 4 * (i / 4);
+    }
+    tsri_machine_reach(&m, all, RANKS, &r);
+    /* Three hops in the node, six levels of nodes, up and down; 2 bytes at 0.92 of 40 a second. */
+    CHECK(near(tsri_machine_collective_s(&m, &r, TSRI_ALL_REDUCE, 1, RANKS, &tier),
+               2 * (3 * 0.01 + 6 * 0.1) + 2.0 / 40.0 / 0.92));
+    /* Gathers of several in a node are rings. */
+    CHECK(tsri_machine_collective_s(&m, &r, TSRI_ALL_GATHER, 1, RANKS, &tier) > 64 * 0.1);
+    /* Of ranks alone in their nodes they take six steps; four columns share the node's rate. */
+    tsri_machine_reach(&m, column, RANKS / 4, &r);
+    CHECK(near(tsri_machine_collective_s(&m, &r, TSRI_ALL_GATHER, 64, RANKS / 4, &tier),
+               6 * 0.1 + 4 * 63.0 / 40.0 / 0.92));
+    /* Large ones go round the ring, which wastes nothing. */
+    tsri_machine_reach(&m, columns, 2, &r);
+    CHECK(near(tsri_machine_collective_s(&m, &r, TSRI_ALL_REDUCE, 1e6, 2, &tier), 1e5 + 0.2));
+    m.inline_compute = true; /* the cpu backend has rings alone */
+    tsri_machine_reach(&m, all, RANKS, &r);
+    CHECK(tsri_machine_collective_s(&m, &r, TSRI_ALL_REDUCE, 1, RANKS, &tier) > 2 * 64 * 0.1);
 }
 
 /* ---- ledgers ---- */
@@ -176,6 +217,27 @@ static void test_overlap(void)
     CHECK(near(r.axes[0].crossing[0], 900));
     CHECK(near(s.entries[3].begin_s, 3.0));
     CHECK(near(s.entries[2].end_s, 9.0));
+}
+
+/* Half a second is lost for each of a collective beside a kernel, at most half of its rate. */
+static void test_contention(void)
+{
+    tsri_machine m = without_latency();
+    script s;
+
+    m.contention = 0.5;
+    memset(&s, 0, sizeof(s));
+    gather(&s, TSRI_STREAM_GATHER, 3);
+    kernel(&s, TSRI_STREAM_COMPUTE, 20); /* 2 s, of which 1.5 are done at 3 */
+    CHECK(near(run(&s, &m).step_s, 3.5));
+    memset(&s, 0, sizeof(s));
+    gather(&s, TSRI_STREAM_GATHER, 30);
+    kernel(&s, TSRI_STREAM_COMPUTE, 20);
+    CHECK(near(run(&s, &m).compute_s, 4.0));
+    memset(&s, 0, sizeof(s));
+    gather(&s, TSRI_STREAM_COMPUTE, 3); /* compute waits itself: nothing is beside it */
+    kernel(&s, TSRI_STREAM_COMPUTE, 20);
+    CHECK(near(run(&s, &m).step_s, 5.0));
 }
 
 /* What begins while compute runs, or begins to, is late by busy_s; what begins beside an idle rank
@@ -290,8 +352,10 @@ const tsr_test_case tsr_test_cases[] = {
     {"kernels", test_kernels},
     {"reach", test_reach},
     {"rings", test_rings},
+    {"trees", test_trees},
     {"overlap", test_overlap},
     {"beside_compute", test_beside_compute},
+    {"contention", test_contention},
     {"inline_compute", test_inline_compute},
     {"shared_tier", test_shared_tier},
     {"host_reads", test_host_reads},

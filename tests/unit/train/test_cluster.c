@@ -81,6 +81,36 @@ static void test_built_in(void)
     CHECK(count >= 5);
 }
 
+/* One number for all ends, or three; what has none is the same on all. */
+static void test_ends(void)
+{
+    tsri_cluster c;
+
+    REQUIRE_OK(parse("name: x\nbf16: emulated\n"
+                     "device: {gb_per_s: [5, 10, 20], launch_us: [9, 5, 4], memory_gib: 4, "
+                     "headroom_gib: 1, contention: 0.5, tflops: {f32: 1, bf16: 2}}\n"
+                     "kernels: {attention: [1, 2, 3]}\n"
+                     "links: [{name: net, ranks: all, gb_per_s: [1, 2, 2]}]\n",
+                     &c));
+    CHECK(!c.assumed);
+    CHECK(c.slow.bytes_per_s == 5e9 && c.machine.bytes_per_s == 10e9 && c.fast.bytes_per_s == 20e9);
+    CHECK(c.slow.launch_s > c.machine.launch_s && c.machine.launch_s > c.fast.launch_s);
+    CHECK(c.slow.kernel_rate[TSRK_ATTENTION] == 1e12 && c.fast.kernel_rate[TSRK_ATTENTION] == 3e12);
+    CHECK(c.slow.tiers[0].bytes_per_s == 1e9 && c.machine.tiers[0].bytes_per_s == 2e9);
+    CHECK(c.slow.flops[0] == 1e12 && c.fast.flops[0] == 1e12);
+    CHECK_STR(c.slow.name, "x");
+    CHECK_STR(c.machine.name, "x");
+    CHECK_STR(c.fast.tiers[0].name, "net");
+    CHECK(!c.slow.inline_compute && !c.machine.native_bf16 && !c.fast.native_bf16);
+    CHECK(c.fast.headroom_bytes == 1024.0 * 1024.0 * 1024.0);
+    CHECK(c.machine.contention == 0.5);
+    /* Without any, 20 % either way. */
+    REQUIRE_OK(parse("name: x\ntarget: cpu\n" DEVICE LINKS, &c));
+    CHECK(c.assumed);
+    CHECK(c.slow.flops[0] == 0.8 * 1e12 && c.machine.flops[0] == 1e12 && c.fast.flops[0] == 1.2e12);
+    CHECK(c.machine.native_bf16 == tsri_here_computes_bf16());
+}
+
 typedef struct refusal {
     const char *text, *message;
 } refusal;
@@ -111,6 +141,40 @@ static void test_refusals(void)
          "wants a number of ranks, or all"},
         {"name: x\nlinks: [{name: a, ranks: all}]\n", "wants name, ranks and gb_per_s"},
         {"- 1\n", "wants keys with values"},
+        {"name: x\nbf16: yes\n", "bf16 wants native or emulated"},
+        {"name: x\ndevice: {gb_per_s: [1, 2]}\n", "three as [slow, usual, fast]"},
+        {"name: x\ndevice: {gb_per_s: [1, 3, 2]}\n", "in order: slow, usual, fast"},
+        {"name: x\ndevice: {gb_per_s: [1, x, 2]}\n", "gb_per_s is \"x\""},
+        /* what no machine has */
+        {"name: x\ndevice: {memory_gib: 81559, gb_per_s: 1, tflops: {f32: 1, bf16: 1}}\n" LINKS,
+         "in MiB it would be 79.65 here"},
+        {"name: x\ndevice: {memory_gib: 85899345920, gb_per_s: 1, tflops: {f32: 1, bf16: "
+         "1}}\n" LINKS,
+         "in bytes it would be 80 here"},
+        {"name: x\ndevice: {gb_per_s: 26800, tflops: {f32: 1, bf16: 1}}\n" LINKS,
+         "in Gbit/s it would be 3350 here"},
+        {"name: x\ndevice: {gb_per_s: 1, tflops: {f32: 1, bf16: 989000}}\n" LINKS,
+         "in GFLOP/s it would be 989 here"},
+        {"name: x\ndevice: {gb_per_s: 1, tflops: {f32: 1, bf16: 700}, peak_tflops: {f32: 2, bf16: "
+         "600}}\n" LINKS,
+         "device.tflops.bf16 is 700 TFLOP/s, more than the peak of 600"},
+        {"name: x\ndevice: {gb_per_s: 1, tflops: {f32: 1, bf16: [300, 500, 700]}, peak_tflops: "
+         "{f32: 2, bf16: 600}}\n" LINKS,
+         "is 700 TFLOP/s, more than the peak"},
+        {"name: x\ndevice: {gb_per_s: 1, tflops: {f32: 1, bf16: 1}, peak_tflops: {f32: 2, bf16: "
+         "600}}\nkernels: {attention: 700}\n" LINKS,
+         "attention is 700 TFLOP/s"},
+        {"name: x\n" DEVICE "links: [{name: nvlink, ranks: 8, gb_per_s: 360}, {name: nic, ranks: "
+         "all, gb_per_s: 3200}]\n",
+         "3200 Gbit/s would be 400 GB/s"},
+        {"name: x\n" DEVICE "links: [{name: nvlink, ranks: 8, gb_per_s: 7200}, {name: nic, ranks: "
+         "all, gb_per_s: 400}]\n",
+         "7200 Gbit/s would be 900 GB/s"},
+        {"name: x\ndevice: {memory_gib: 4, headroom_gib: 4, gb_per_s: 1, tflops: {f32: 1, bf16: "
+         "1}}\n" LINKS,
+         "nothing is left"},
+        {"name: x\ndevice: {contention: 1, gb_per_s: 1, tflops: {f32: 1, bf16: 1}}\n" LINKS,
+         "below 1"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -135,9 +199,6 @@ static void test_missing(void)
 }
 
 const tsr_test_case tsr_test_cases[] = {
-    {"values", test_values},
-    {"built_in", test_built_in},
-    {"refusals", test_refusals},
-    {"missing", test_missing},
-    {NULL, NULL},
+    {"values", test_values},     {"built_in", test_built_in}, {"ends", test_ends},
+    {"refusals", test_refusals}, {"missing", test_missing},   {NULL, NULL},
 };

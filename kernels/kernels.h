@@ -331,9 +331,10 @@ typedef struct tsrk_sum_squares {
 
 /** From total [1] f64 (sum of squares of gradients that are loss_scale [1] f32 times too large;
  *  NULL: 1): norm [1] f64 = sqrt(total) / loss_scale (total / loss_scale unless TSRK_NORM_2); scale
- * [1] f32 = (max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1) / loss_scale; a norm that is not
- * finite gives scale 0 and skip [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0 gives
- * skip = 1 too. skipped [1] (NULL allowed) += skip. */
+ *  [1] f32 = (max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1) / loss_scale; a norm that is not
+ *  finite gives scale 0 and skip [1] = 1, else skip = 0. count [1] f64 (NULL allowed): count 0
+ *  gives skip = 1 too. skipped [1] (NULL allowed) += skip. again: the step's gradients were clipped
+ *  before: the lesser scale and the greater skip count, and skipped counts the step once. */
 typedef struct tsrk_clip {
     const double *total, *count;
     const float *loss_scale;
@@ -343,21 +344,37 @@ typedef struct tsrk_clip {
     int64_t *skipped;
     double max_norm;
     tsrk_norm kind;
+    bool again;
 } tsrk_clip;
 
-/** Dynamic loss scaling, after clip. A norm that is not finite: scale [1] = max(min, scale *
- *  backoff), good [1] = 0. Else, unless *skip: good += 1, and when it has reached interval, scale =
- *  min(max, scale * growth) and good = 0. */
+/** A loss scale, and good steps in a row that it has had. */
+typedef struct tsrk_scale_state {
+    float scale;
+    int32_t good;
+} tsrk_scale_state;
+
+/** Dynamic loss scaling, after each clip of a step: from now [1], the step's, to next [1], the next
+ *  step's. overflow [1] (again: or as it is) = the norm is not finite. If so: next = (max(min,
+ *  scale * backoff), 0). Else next = now, and unless *skip good += 1, and when it has reached
+ *  interval, scale = min(max, scale * growth) and good = 0. */
 typedef struct tsrk_loss_scale {
     const double *norm;
     const int32_t *skip;
-    float *scale;
-    int32_t *good;
+    const tsrk_scale_state *now;
+    tsrk_scale_state *next;
+    int32_t *overflow;
     double growth, backoff, min, max;
     int32_t interval;
+    bool again;
 } tsrk_loss_scale;
 
-/** AdamW (Loshchilov & Hutter 2019), t = step - *skipped >= 1 (skipped NULL: step):
+/** count [1] += 1, unless *skip (NULL: 0). */
+typedef struct tsrk_count_update {
+    int64_t *count;
+    const int32_t *skip;
+} tsrk_count_update;
+
+/** AdamW (Loshchilov & Hutter 2019), t = *step, the number of this update from 1:
  *  g' = g * *scale; p *= 1 - lr*wd; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
  *  p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps). Nothing changes if *skip.
  *  scale, skip: device scalars, NULL allowed. lr is plain; all f32 arrays [n]. */
@@ -365,20 +382,22 @@ typedef struct tsrk_adamw {
     float *p, *m, *v;
     const float *g, *scale;
     const int32_t *skip;
-    const int64_t *skipped;
-    int64_t n, step;
+    const int64_t *step;
+    int64_t n;
     double lr, beta1, beta2, eps, weight_decay;
 } tsrk_adamw;
 
-/** SGD: g' = g * *scale + wd * p; buffer = first ? g' : momentum * buffer + g'; p -= lr *
- *  (nesterov ? g' + momentum * buffer : buffer); with momentum 0 p -= lr * g' and buffer NULL. */
+/** SGD: g' = g * *scale + wd * p; buffer = *step == 1 ? g' : momentum * buffer + g'; p -= lr *
+ *  (nesterov ? g' + momentum * buffer : buffer); without buffer (NULL) p -= lr * g'. step: as
+ *  AdamW's; not read without buffer. */
 typedef struct tsrk_sgd {
     float *p, *buffer;
     const float *g, *scale;
     const int32_t *skip;
+    const int64_t *step;
     int64_t n;
     double lr, momentum, weight_decay;
-    bool nesterov, first;
+    bool nesterov;
 } tsrk_sgd;
 
 /** Fill out [rows, cols] f32, a piece of a global [*, global_cols] that starts at (first_row,
@@ -433,6 +452,7 @@ typedef struct tsrk_custom {
     X(SUM_SQUARES, sum_squares) \
     X(CLIP, clip) \
     X(LOSS_SCALE, loss_scale) \
+    X(COUNT_UPDATE, count_update) \
     X(ADAMW, adamw) \
     X(SGD, sgd) \
     X(INIT_NORMAL, init_normal) \

@@ -5,7 +5,8 @@
  * AdamW and SGD on this rank's pieces, clipping by global norm, learning-rate schedules.
  *
  * Every rank updates exactly the elements it owns. The clip factor and the skip flag stay on the
- * device and are consumed there; the host reads them for logs only.
+ * device and are consumed there; the host reads them for logs only. Both are of one step: its end
+ * forgets them. What counts steps counts updates that were made, per optimizer.
  *
  * Threads: one thread at a time per comm.
  */
@@ -61,9 +62,11 @@ TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
 
 /**
  * Compute the global L2 norm of all gradients, each element once, in double, and the factor
- * min(1, max_norm / (norm + 1e-6)) that the next tsr_optimizer_step applies.
+ * min(1, max_norm / (norm + 1e-6)) that the step's tsr_optimizer_step applies.
  *
- * Collective over the mesh; one small all-reduce. A norm that is not finite skips the update.
+ * Collective over the mesh; one small all-reduce. A norm that is not finite skips the update. The
+ * gradients stay as they are: measuring again gives the same norm. Of several clips in a step the
+ * least factor holds.
  *
  * @param max_norm  0: measure only.
  * @retval TSR_ERR_STATE  there are no gradients: before backward, or after tsr_step_end.
@@ -98,12 +101,13 @@ TSR_CHECKED tsr_status tsr_clip_grad_norm_with(tsr_optimizer *optimizer, tsr_tap
 /**
  * Update this rank's elements with learning rate @p lr. Local.
  *
- * @retval TSR_ERR_STATE  there are no gradients: before backward, or after tsr_step_end.
+ * @retval TSR_ERR_INVALID  a learning rate that is negative or not finite.
+ * @retval TSR_ERR_STATE    there are no gradients: before backward, or after tsr_step_end.
  */
 TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
 
-/** Local. Blocks. The norm that tsr_clip_grad_norm measured last; and whether the step was skipped
- *  because of it (skipped_out may be NULL). */
+/** Local. Blocks. The norm that tsr_clip_grad_norm measured last; and whether that step is skipped
+ *  (skipped_out may be NULL). TSR_ERR_STATE before the first. */
 TSR_CHECKED tsr_status tsr_grad_norm_read(tsr_optimizer *optimizer, double *norm_out,
                                           bool *skipped_out);
 
@@ -124,16 +128,21 @@ typedef struct tsr_loss_scale_options {
  * rank alike, since every rank has the same norm, and lowers the scale. The scale lives on the
  * device; no step waits for it. Local; logically collective.
  *
+ * The scale is the tape's: it is in the gradients of every optimizer that updates from this tape,
+ * whichever of them began it, and each divides by it. A step lowers or raises it once, by all norms
+ * that were measured in it; an optimizer's update is skipped by its own norm alone.
+ *
  * Micikevicius et al., "Mixed precision training", 2018.
  *
- * @param options  NULL for defaults.
+ * @param options  NULL: defaults, or what goes on already. Else scaling begins anew with them.
  * @retval TSR_ERR_INVALID  growth below 1, backoff not in (0, 1), min above init or init above max.
  */
 TSR_CHECKED tsr_status tsr_loss_scale_begin(tsr_optimizer *optimizer, tsr_tape *tape,
                                             const tsr_loss_scale_options *options);
 
-/** Local. Blocks. The scale that the next backward uses (1 without loss scaling), and how many
- * steps were skipped so far (skipped_out may be NULL). */
+/** Local. Blocks. The scale that the next backward uses (1 without loss scaling); after a clip, as
+ *  the step's norms so far have left it for the next step. And how many steps @p optimizer was to
+ *  skip so far, each counted once, whether or not it was called (skipped_out may be NULL). */
 TSR_CHECKED tsr_status tsr_loss_scale_read(tsr_optimizer *optimizer, tsr_tape *tape,
                                            double *scale_out, int64_t *skipped_out);
 
@@ -153,7 +162,12 @@ typedef struct tsr_schedule {
     int64_t warmup, steps; /**< Step i < warmup has lr * (i + 1) / warmup. */
 } tsr_schedule;
 
-/** Local. Learning rate of step @p step, from 0. */
+/** Local. TSR_ERR_INVALID, naming the value, for rates that are negative or not finite, counts that
+ *  are negative, and a kind that is none. */
+TSR_CHECKED tsr_status tsr_schedule_check(const tsr_schedule *schedule);
+
+/** Local. Learning rate of step @p step, from 0. NaN, which tsr_optimizer_step refuses, where
+ *  tsr_schedule_check would fail or @p step is negative. */
 TSR_API double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step);
 
 TSR_END_DECLS

@@ -69,7 +69,8 @@ TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
  */
 TSR_CHECKED tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss);
 
-/** Collective over the data axes. Blocks. Sum of the losses given to tsr_backward in this step. */
+/** Collective over the axes on which the losses are Partial. Blocks. Sum of the losses given to
+ *  tsr_backward in this step so far. Changes nothing: it may be read at any time. */
 TSR_CHECKED tsr_status tsr_step_loss(tsr_tape *tape, double *out);
 
 /** Local. Blocks. Tokens that count in this step, over the whole job. */

@@ -108,6 +108,11 @@ void tsrk_cpu_loss_scale(const tsrk_loss_scale *args)
     tsrk_ref_loss_scale(args);
 }
 
+void tsrk_cpu_count_update(const tsrk_count_update *args)
+{
+    tsrk_ref_count_update(args);
+}
+
 TSRK_CLONES static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t begin,
                                     int64_t n)
 {
@@ -134,7 +139,7 @@ void tsrk_cpu_adamw(const tsrk_adamw *args)
     if (a->skip && *a->skip) {
         return;
     }
-    double t = (double)(a->step - (a->skipped ? *a->skipped : 0));
+    double t = (double)*a->step;
     const adamw_rule rule = {
         .scale = a->scale ? *a->scale : 1.0F,
         .decay = (float)(a->lr * a->weight_decay),
@@ -196,7 +201,7 @@ void tsrk_cpu_sgd(const tsrk_sgd *args)
             chunk_sgd(a->p + i, a->g + i, &rule, n);
             continue;
         }
-        if (a->first) {
+        if (*a->step == 1) {
             memset(a->buffer + i, 0, (size_t)n * sizeof *a->buffer);
         }
         chunk_momentum(a->p + i, a->buffer + i, a->g + i, &rule, n);

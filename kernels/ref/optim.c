@@ -35,23 +35,37 @@ void tsrk_ref_clip(const tsrk_clip *args)
     }
     bool finite = isfinite(norm) != 0;
     bool empty = args->count && *args->count == 0.0;
+    int32_t before = args->again ? *args->skip : 0;
+    float factor = finite ? (float)(scale / loss_scale) : 0.0F;
     *args->norm = norm;
-    *args->scale = finite ? (float)(scale / loss_scale) : 0.0F;
-    *args->skip = (!finite || empty) ? 1 : 0;
+    *args->scale = args->again ? fminf(*args->scale, factor) : factor;
+    *args->skip = (!finite || empty) ? 1 : before;
     if (args->skipped) {
-        *args->skipped += *args->skip;
+        *args->skipped += *args->skip - before;
     }
 }
 
 void tsrk_ref_loss_scale(const tsrk_loss_scale *args)
 {
-    double scale = (double)*args->scale;
+    double scale = (double)args->now->scale;
+    tsrk_scale_state next = *args->now;
     if (!isfinite(*args->norm)) {
-        *args->scale = (float)fmax(args->min, scale * args->backoff);
-        *args->good = 0;
-    } else if (*args->skip == 0 && ++*args->good >= args->interval) {
-        *args->scale = (float)fmin(args->max, scale * args->growth);
-        *args->good = 0;
+        *args->overflow = 1;
+    } else if (!args->again) {
+        *args->overflow = 0;
+    }
+    if (*args->overflow) {
+        next = (tsrk_scale_state){.scale = (float)fmax(args->min, scale * args->backoff)};
+    } else if (*args->skip == 0 && ++next.good >= args->interval) {
+        next = (tsrk_scale_state){.scale = (float)fmin(args->max, scale * args->growth)};
+    }
+    *args->next = next;
+}
+
+void tsrk_ref_count_update(const tsrk_count_update *args)
+{
+    if (!args->skip || *args->skip == 0) {
+        ++*args->count;
     }
 }
 
@@ -62,7 +76,7 @@ void tsrk_ref_adamw(const tsrk_adamw *args)
         return;
     }
     double scale = a->scale ? (double)*a->scale : 1.0;
-    double t = (double)(a->step - (a->skipped ? *a->skipped : 0));
+    double t = (double)*a->step;
     double bias1 = 1.0 - pow(a->beta1, t);
     double bias2 = 1.0 - pow(a->beta2, t);
     for (int64_t i = 0; i < a->n; i++) {
@@ -89,7 +103,7 @@ void tsrk_ref_sgd(const tsrk_sgd *args)
         double g = (double)a->g[i] * scale + a->weight_decay * p;
         double step = g;
         if (a->buffer) {
-            double buffer = a->first ? g : a->momentum * (double)a->buffer[i] + g;
+            double buffer = *a->step == 1 ? g : a->momentum * (double)a->buffer[i] + g;
             a->buffer[i] = (float)buffer;
             step = a->nesterov ? g + a->momentum * buffer : buffer;
         }

@@ -58,9 +58,22 @@ bool tsri_tape_in_backward(const tsr_tape *tape);
 uint64_t tsri_tape_epoch(const tsr_tape *tape);
 /** Device scalar f64: tokens of the step. */
 tsr_buffer *tsri_tape_token_count(const tsr_tape *tape);
-/** Device scalar f32 that backward begins with: the gradient of the loss, 1. A loss scale is
- * written to it. */
-tsr_buffer *tsri_tape_loss_scale(const tsr_tape *tape);
+/** What backward begins with, 1 or a loss scale, and how the norms of a step change it. Every
+ *  gradient of the tape carries it. */
+typedef struct tsri_loss_scale {
+    tsr_buffer *states; /* two tsrk_scale_state, then an int32_t: the step overflowed */
+    int now;       /* which is this step's; the other one becomes the next step's if measured */
+    bool on;       /* else 1 */
+    bool measured; /* in this step */
+    double growth, backoff, min, max; /* as tsr_loss_scale_options */
+    int interval;
+} tsri_loss_scale;
+/** Where in states state i is; 2: the overflow. */
+static inline size_t tsri_scale_offset(int i)
+{
+    return (size_t)i * sizeof(tsrk_scale_state);
+}
+tsri_loss_scale *tsri_tape_scale(tsr_tape *tape);
 void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed);
 /** No nodes are recorded until the next tsr_tape_begin (forward only). */
 void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad);

@@ -103,6 +103,12 @@ typedef struct tsri_rope_cache {
     double theta;
 } tsri_rope_cache;
 
+/** Losses given to tsr_backward in a step, by the axes on which each was Partial (step_loss.c). */
+typedef struct tsri_loss_sums {
+    tsr_buffer *sums; /* f32: one for each set of axes, by its mask; then one to reduce in */
+    bool used[1U << TSR_MESH_MAX_AXES];
+} tsri_loss_sums;
+
 struct tsr_tape {
     tsr_comm *comm;
     uint64_t seed;
@@ -127,10 +133,10 @@ struct tsr_tape {
     int counter_count, counter_capacity;
     tsri_rope_cache *ropes;
     int rope_count, rope_capacity;
-    tsr_buffer *count;  /* f64: tokens of the step */
-    tsr_buffer *loss;   /* f32: sum of the losses given to tsr_backward */
-    tsr_dtensor *one;   /* f32 scalar: the gradient of a loss, 1 or the loss scale */
-    unsigned loss_mask; /* axes over which loss is still to be summed */
+    tsr_buffer *count; /* f64: tokens of the step */
+    tsri_loss_sums loss;
+    tsri_loss_scale scale;
+    tsr_dtensor *one; /* f32 scalar: the gradient of a loss, in scale's state of this step */
     tsri_custom *customs;
     tsri_host_slot **slots; /* of offloaded inputs */
     int slot_count, slot_capacity;
@@ -165,6 +171,10 @@ tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad);
 tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad);
 /** Play the nodes from the last down to that of index floor, and free them. */
 tsr_status tsri_tape_play(tsr_tape *tape, int floor);
+/* step_loss.c */
+tsr_status tsri_loss_open(tsr_tape *tape);
+tsr_status tsri_loss_zero(tsr_tape *tape);
+tsr_status tsri_loss_add(tsr_tape *tape, const tsr_dtensor *loss);
 /** Run the checkpointed part of node again and play the node's gradients through it. */
 tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node);
 void tsri_checkpoint_free(tsri_checkpoint **checkpoint);

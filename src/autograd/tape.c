@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file tape.c
- * The tape's life: steps, micro-batches, and the two device scalars of a step.
+ * The tape's life: steps, micro-batches, and the device scalars of a step.
  *
  * Two things keep a value's memory: the scope in which it was made (scope.c), and the nodes whose
  * backward needs its bytes. Whichever goes last gives it back, so the peak is what backward needs
@@ -20,14 +20,18 @@ enum {
 static tsr_status open_scalars(tsr_tape *tape)
 {
     tsr_layout layout;
-    const float one = 1.0F;
+    const tsrk_scale_state one = {.scale = 1.0F};
 
     TSR_TRY(
         tsri_comm_buffer(tape->comm, sizeof(double), TSRI_MEM_OTHER, "token count", &tape->count));
-    TSR_TRY(tsri_comm_buffer(tape->comm, sizeof(float), TSRI_MEM_OTHER, "loss", &tape->loss));
+    TSR_TRY(tsri_loss_open(tape));
+    TSR_TRY(tsri_comm_buffer(tape->comm, tsri_scale_offset(3), TSRI_MEM_OTHER, "loss scale",
+                             &tape->scale.states));
+    TSR_TRY(tsri_write(tape->scale.states, 0, &one, sizeof(one),
+                       tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
     TSR_TRY(tsr_layout_init(tsr_comm_mesh(tape->comm), NULL, 0, &layout));
-    TSR_TRY(tsr_dtensor_create(tape->comm, &layout, TSR_F32, "one", &tape->one));
-    TSR_TRY(tsr_dtensor_write(tape->one, &one));
+    TSR_TRY(tsri_dtensor_bare(tape->comm, &layout, TSR_F32, "one", &tape->one));
+    TSR_TRY(tsri_dtensor_attach(tape->one, tape->scale.states, 0));
     return TSR_OK;
 }
 
@@ -127,9 +131,23 @@ static void drop_objects(tsr_tape *tape)
     }
 }
 
+/* What the step's norms made of the loss scale counts from now on. */
+static tsr_status take_next_scale(tsr_tape *tape)
+{
+    tsri_loss_scale *s = &tape->scale;
+
+    if (s->measured) {
+        TSR_TRY(tsri_dtensor_attach(tape->one, s->states, tsri_scale_offset(1 - s->now)));
+        s->now = 1 - s->now;
+        s->measured = false;
+    }
+    return TSR_OK;
+}
+
 /* What a failed step left behind. */
 static void abandon_step(tsr_tape *tape)
 {
+    tape->scale.measured = false;
     tsri_tape_drop(tape);
     (void)tell_watches(tape, true);
     tsri_arena_step_abort(tsri_comm_arena(tape->comm));
@@ -161,7 +179,8 @@ void tsr_tape_destroy(tsr_tape **tape)
         tsri_buffer_release(&old->ropes[i].table);
     }
     tsr_dtensor_release(&old->one);
-    tsri_buffer_release(&old->loss);
+    tsri_buffer_release(&old->scale.states);
+    tsri_buffer_release(&old->loss.sums);
     tsri_buffer_release(&old->count);
     for (int i = 0; i < old->name_capacity; i++) {
         tsri_free(&old->names[i]);
@@ -229,21 +248,9 @@ static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int c
     return TSR_OK;
 }
 
-static tsr_status zero_loss(tsr_tape *tape)
-{
-    tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
-                        .label = "loss"};
-    const tsrk_zero args = {.out = tsri_arg_out(&launch, tape->loss, 0, sizeof(float)),
-                            .bytes = sizeof(float)};
-
-    tape->loss_mask = 0;
-    TSR_TRY(TSRI_LAUNCH(&launch, ZERO, &args));
-    return TSR_OK;
-}
-
 static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
 {
-    TSR_TRY(zero_loss(tape));
+    TSR_TRY(tsri_loss_zero(tape));
     TSR_TRY(count_tokens(tape, labels, micro_batch_count));
     return TSR_OK;
 }
@@ -308,25 +315,6 @@ tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
     return TSR_OK;
 }
 
-tsr_status tsr_step_loss(tsr_tape *tape, double *out)
-{
-    TSRI_WANT(tape, out);
-
-    float loss = 0.0F;
-
-    if (tape->loss_mask != 0) {
-        const unsigned mask = tape->loss_mask;
-
-        tape->loss_mask = 0;
-        TSR_TRY(
-            tsri_comm_all_reduce(tape->comm, mask, tape->loss, 0, 1, TSR_F32, TSRI_SUM, "loss"));
-    }
-    TSR_TRY(tsri_read(tape->loss, 0, &loss, sizeof(loss),
-                      tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
-    *out = (double)loss;
-    return TSR_OK;
-}
-
 tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
 {
     TSRI_WANT(tape, out);
@@ -344,6 +332,7 @@ static tsr_status end_memory(tsr_tape *tape)
     tsri_tape_drop(tape);
     TSR_TRY(tell_watches(tape, false));
     TSR_TRY(tsri_arena_step_end(tsri_comm_arena(tape->comm)));
+    TSR_TRY(take_next_scale(tape));
     return TSR_OK;
 }
 
@@ -422,9 +411,9 @@ tsr_buffer *tsri_tape_token_count(const tsr_tape *tape)
     return tape->count;
 }
 
-tsr_buffer *tsri_tape_loss_scale(const tsr_tape *tape)
+tsri_loss_scale *tsri_tape_scale(tsr_tape *tape)
 {
-    return tsri_dtensor_buffer(tape->one);
+    return &tape->scale;
 }
 
 void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed)

@@ -443,35 +443,11 @@ static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
     return TSR_OK;
 }
 
-static tsr_status add_loss(tsr_tape *tape, const tsr_dtensor *loss)
-{
-    tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
-                        .label = "loss"};
-    const tsrk_scale args = {.x = tsri_in(&launch, loss),
-                             .y = tsri_arg_inout(&launch, tape->loss, 0, sizeof(float)),
-                             .n = 1,
-                             .factor = 1.0F,
-                             .x_type = TSR_F32,
-                             .y_type = TSR_F32,
-                             .accumulate = true};
-    unsigned mask = 0;
-
-    for (int axis = 0; axis < tsr_mesh_axis_count(loss->layout.mesh); axis++) {
-        if (loss->layout.place[axis].kind == TSR_PARTIAL &&
-            tsr_mesh_axis_size(loss->layout.mesh, axis) > 1) {
-            mask |= 1U << axis;
-        }
-    }
-    tape->loss_mask = mask;
-    TSR_TRY(TSRI_LAUNCH(&launch, SCALE, &args));
-    return TSR_OK;
-}
-
 static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
 {
     tsri_node *node = tape->nodes[loss->node];
 
-    TSR_TRY(add_loss(tape, loss));
+    TSR_TRY(tsri_loss_add(tape, loss));
     TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));

@@ -27,13 +27,44 @@ static double decay(tsr_schedule_kind kind, double progress)
     return 0.0;
 }
 
+static bool is_rate(double value)
+{
+    return value >= 0.0 && isfinite(value);
+}
+
+static bool is_legal(const tsr_schedule *s)
+{
+    return is_rate(s->lr) && is_rate(s->min_lr) && s->warmup >= 0 && s->steps >= 0 &&
+           s->kind >= TSR_SCHEDULE_DEFAULT && s->kind <= TSR_SCHEDULE_WSD;
+}
+
+tsr_status tsr_schedule_check(const tsr_schedule *schedule)
+{
+    TSRI_WANT(schedule);
+
+    const tsr_schedule *s = schedule;
+
+    if (!is_legal(s)) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "schedule of kind %d, lr %g, min_lr %g, warmup %lld, steps %lld: rates "
+                         "are finite, rates and counts at least 0, kinds %d to %d",
+                         (int)s->kind, s->lr, s->min_lr, (long long)s->warmup, (long long)s->steps,
+                         (int)TSR_SCHEDULE_DEFAULT, (int)TSR_SCHEDULE_WSD);
+    }
+    return TSR_OK;
+}
+
 double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step)
 {
-    TSRI_WANT_OR(schedule, 0.0);
+    TSRI_WANT_OR(schedule, (double)NAN);
 
-    const int64_t span = schedule->steps - schedule->warmup;
+    int64_t span = 0;
     double progress = 0.0;
 
+    if (!is_legal(schedule) || step < 0) {
+        return (double)NAN;
+    }
+    span = schedule->steps - schedule->warmup;
     if (step < schedule->warmup) {
         return schedule->lr * (double)(step + 1) / (double)schedule->warmup;
     }

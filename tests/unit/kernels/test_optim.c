@@ -95,12 +95,13 @@ static void adamw_trajectory(const tsr_golden *json, int c, adamw_fn step)
             g[i] = (float)step_number(json, c, t, "grad", i);
             most_m[i] = fmax(most_m[i], 0.1 * fabs((double)g[i])); /* m may cancel */
         }
+        const int64_t number_of_step = t + 1;
         tsrk_adamw a = {.p = p,
                         .m = m,
                         .v = v,
                         .g = g,
                         .n = WIDTH,
-                        .step = t + 1,
+                        .step = &number_of_step,
                         .lr = step_number(json, c, t, "lr", -1),
                         .beta1 = number(json, c, "betas/0"),
                         .beta2 = number(json, c, "betas/1"),
@@ -151,6 +152,7 @@ static void sgd_trajectory(const tsr_golden *json, int c, sgd_fn step)
             most[i] = fmax(most[i], fabs((double)g[i]));
             largest = fmax(largest, most[i]);
         }
+        const int64_t number_of_step = t + 1;
         tsrk_sgd a = {.p = p,
                       .buffer = momentum != 0.0 ? buffer : NULL,
                       .g = g,
@@ -160,7 +162,7 @@ static void sgd_trajectory(const tsr_golden *json, int c, sgd_fn step)
                       .momentum = momentum,
                       .weight_decay = number(json, c, "weight_decay"),
                       .nesterov = number(json, c, "nesterov") != 0.0,
-                      .first = t == 0};
+                      .step = &number_of_step};
         step(&a);
         moved += 4.0 * a.lr * largest;
         if (a.buffer) {
@@ -204,6 +206,8 @@ static void state_free(state *s)
     tsr_array_free(s->v);
 }
 
+static const int64_t fifth = 5;
+
 static tsrk_adamw adamw_args(const state *s, const float *g, int64_t n)
 {
     return (tsrk_adamw){.p = s->p,
@@ -211,7 +215,7 @@ static tsrk_adamw adamw_args(const state *s, const float *g, int64_t n)
                         .v = s->v,
                         .g = g,
                         .n = n,
-                        .step = 5,
+                        .step = &fifth,
                         .lr = 1e-2,
                         .beta1 = 0.9,
                         .beta2 = 0.95,
@@ -252,6 +256,7 @@ static void sgd_matches_definition(void)
     for (size_t k = 0; k < SIZE_COUNT; k++) {
         int64_t n = sizes[k];
         for (int variant = 0; variant < 8; variant++) {
+            const int64_t number_of_step = (variant & 4) ? 1 : 2;
             state cpu = state_new(n);
             state ref = state_new(n);
             float *g = tsr_array_random(n, TSR_F32, 1.0, 4);
@@ -264,7 +269,7 @@ static void sgd_matches_definition(void)
                           .momentum = (variant & 1) ? 0.9 : 0.0,
                           .weight_decay = 0.01,
                           .nesterov = (variant & 2) != 0,
-                          .first = (variant & 4) != 0};
+                          .step = &number_of_step};
             tsrk_cpu_sgd(&a);
             a.p = ref.p;
             a.buffer = (variant & 1) ? ref.m : NULL;
@@ -282,6 +287,7 @@ static void skip_changes_nothing(void)
 {
     const int32_t skip = 1;
     const int32_t go = 0;
+    const int64_t first = 1;
     state s = state_new(9);
     state before = state_new(9);
     float *g = tsr_array_random(9, TSR_F32, 1.0, 4);
@@ -298,7 +304,7 @@ static void skip_changes_nothing(void)
                       .n = 9,
                       .lr = 0.1,
                       .momentum = 0.9,
-                      .first = true};
+                      .step = &first};
         sgd[k](&b);
         tsr_array_same(s.p, before.p, 9, TSR_F32);
         tsr_array_same(s.m, before.m, 9, TSR_F32);
@@ -467,6 +473,42 @@ static void clip_takes_the_loss_scale_off(void)
     CHECK_EQ(skipped, 5);
 }
 
+/* Clips of one step all hold, and it is skipped once. */
+static void clips_of_one_step(void)
+{
+    void (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
+    const double total = 25.0;
+    const double bad = (double)INFINITY;
+    for (int k = 0; k < 2; k++) {
+        double norm = -1.0;
+        float scale = 0.0F;
+        float least = 0.0F;
+        int32_t skip = 1;
+        int64_t skipped = 4;
+        tsrk_clip a = {.total = &total,
+                       .norm = &norm,
+                       .scale = &scale,
+                       .skip = &skip,
+                       .skipped = &skipped,
+                       .max_norm = 1.0};
+        clips[k](&a);
+        CHECK_EQ(skip, 0); /* the step before's is gone */
+        least = scale;
+        a.again = true;
+        for (int i = 0; i < 3; i++) {
+            a.max_norm = 2.0 * i;
+            clips[k](&a);
+            CHECK(norm == 5.0 && scale == least && skip == 0 && skipped == 4);
+        }
+        a.total = &bad;
+        clips[k](&a);
+        clips[k](&a);
+        a.total = &total;
+        clips[k](&a);
+        CHECK(norm == 5.0 && scale == 0.0F && skip == 1 && skipped == 5);
+    }
+}
+
 typedef struct scale_step {
     double norm;
     int32_t skip;
@@ -486,57 +528,62 @@ static void loss_scale_grows_and_backs_off(void)
     };
     void (*const kernels[])(const tsrk_loss_scale *) = {tsrk_ref_loss_scale, tsrk_cpu_loss_scale};
     for (int k = 0; k < 2; k++) {
-        float scale = 8.0F;
-        int32_t good = 0;
+        tsrk_scale_state now = {.scale = 8.0F};
+        tsrk_scale_state next = {0};
+        int32_t overflow = 1; /* the step before's */
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-            kernels[k](&(tsrk_loss_scale){.norm = &steps[i].norm,
-                                          .skip = &steps[i].skip,
-                                          .scale = &scale,
-                                          .good = &good,
-                                          .growth = 2.0,
-                                          .backoff = 0.25,
-                                          .min = 0.5,
-                                          .max = 16.0,
-                                          .interval = 3});
-            CHECK(scale == steps[i].scale);
-            CHECK_EQ(good, steps[i].good);
+            tsrk_loss_scale a = {.norm = &steps[i].norm,
+                                 .skip = &steps[i].skip,
+                                 .now = &now,
+                                 .next = &next,
+                                 .overflow = &overflow,
+                                 .growth = 2.0,
+                                 .backoff = 0.25,
+                                 .min = 0.5,
+                                 .max = 16.0,
+                                 .interval = 3};
+            for (int times = 0; times < 3; times++) { /* a step is counted once */
+                a.again = times > 0;
+                kernels[k](&a);
+                CHECK(next.scale == steps[i].scale);
+                CHECK_EQ(next.good, steps[i].good);
+            }
+            a.norm = &steps[0].norm; /* nor does a later norm of it hide an overflow */
+            kernels[k](&a);
+            CHECK(isfinite(steps[i].norm) || next.scale == steps[i].scale);
+            now = next;
         }
-        scale = 12.0F;
-        good = 2;
+        now = (tsrk_scale_state){.scale = 12.0F, .good = 2};
         kernels[k](&(tsrk_loss_scale){.norm = &steps[0].norm,
                                       .skip = &steps[0].skip,
-                                      .scale = &scale,
-                                      .good = &good,
+                                      .now = &now,
+                                      .next = &next,
+                                      .overflow = &overflow,
                                       .growth = 2.0,
                                       .backoff = 0.25,
                                       .min = 0.5,
                                       .max = 16.0,
                                       .interval = 3});
-        CHECK(scale == 16.0F); /* not above max */
+        CHECK(next.scale == 16.0F); /* not above max */
     }
 }
 
-/* Skipped steps do not age the averages. */
-static void adamw_counts_steps_taken(void)
+static void updates_are_counted(void)
 {
-    const int64_t n = 1500;
-    const int64_t skipped = 3;
-    void (*const kernels[])(const tsrk_adamw *) = {tsrk_ref_adamw, tsrk_cpu_adamw};
-    float *g = tsr_array_random(n, TSR_F32, 1.0, 4);
+    void (*const kernels[])(const tsrk_count_update *) = {tsrk_ref_count_update,
+                                                          tsrk_cpu_count_update};
     for (int k = 0; k < 2; k++) {
-        state plain = state_new(n);
-        state late = state_new(n);
-        tsrk_adamw a = adamw_args(&plain, g, n);
+        int64_t count = 6;
+        int32_t skip = 1;
+        tsrk_count_update a = {.count = &count, .skip = &skip};
         kernels[k](&a);
-        tsrk_adamw b = adamw_args(&late, g, n);
-        b.step = a.step + skipped;
-        b.skipped = &skipped;
-        kernels[k](&b);
-        tsr_array_same(late.p, plain.p, n, TSR_F32);
-        state_free(&plain);
-        state_free(&late);
+        CHECK_EQ(count, 6);
+        skip = 0;
+        kernels[k](&a);
+        a.skip = NULL;
+        kernels[k](&a);
+        CHECK_EQ(count, 8);
     }
-    tsr_array_free(g);
 }
 
 static void bits_do_not_depend_on_threads(void)
@@ -579,7 +626,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"clip_cases", clip_cases},
     {"clip_takes_the_loss_scale_off", clip_takes_the_loss_scale_off},
     {"loss_scale_grows_and_backs_off", loss_scale_grows_and_backs_off},
-    {"adamw_counts_steps_taken", adamw_counts_steps_taken},
+    {"clips_of_one_step", clips_of_one_step},
+    {"updates_are_counted", updates_are_counted},
     {"bits_do_not_depend_on_threads", bits_do_not_depend_on_threads},
     {NULL, NULL},
 };

@@ -3,6 +3,8 @@
 /* Learning-rate schedules at their corners. */
 #include "tessera/optim.h"
 
+#include <math.h>
+
 #include "support/tsr_test.h"
 
 /* A few roundings of doubles near 1. */
@@ -34,7 +36,35 @@ static void shapes_end_where_they_should(void)
     CHECK_NEAR(tsr_schedule_lr(&s, 90), 0.55, tolerance);
 }
 
+/* What cannot be meant is refused by name, and its rate is none that an optimizer takes. */
+static void values_are_checked(void)
+{
+    static const tsr_schedule bad[] = {
+        {.lr = -1.0, .steps = 10},
+        {.lr = (double)NAN, .steps = 10},
+        {.lr = (double)INFINITY, .steps = 10},
+        {.lr = 1.0, .min_lr = -0.1, .steps = 10},
+        {.lr = 1.0, .min_lr = (double)NAN, .steps = 10},
+        {.lr = 1.0, .warmup = -1, .steps = 10},
+        {.lr = 1.0, .steps = -10},
+        {.lr = 1.0, .kind = (tsr_schedule_kind)9, .steps = 10},
+        {.lr = 1.0, .kind = (tsr_schedule_kind)-1, .steps = 10},
+    };
+    const tsr_schedule good = {.lr = 1.0, .warmup = 4, .steps = 10};
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECK_STATUS(TSR_ERR_INVALID, tsr_schedule_check(&bad[i]));
+        CHECK(isnan(tsr_schedule_lr(&bad[i], 5)));
+    }
+    CHECK_STATUS(TSR_ERR_INVALID, tsr_schedule_check(NULL));
+    CHECK(isnan(tsr_schedule_lr(NULL, 0)));
+    CHECK_OK(tsr_schedule_check(&good));
+    CHECK(isnan(tsr_schedule_lr(&good, -1)));
+    CHECK(tsr_schedule_lr(&good, 0) > 0.0);
+}
+
 const tsr_test_case tsr_test_cases[] = {
+    {"values_are_checked", values_are_checked},
     {"warmup_is_linear_and_reaches_the_peak", warmup_is_linear_and_reaches_the_peak},
     {"shapes_end_where_they_should", shapes_end_where_they_should},
     {NULL, NULL},

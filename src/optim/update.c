@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* The update of this rank's own elements. Whether it is skipped is known on the device alone, so
+ * that is where updates are counted. */
+#include "optim_priv.h"
+
+#include "base/base.h"
+
+static const void *scalar_in(const tsr_optimizer *opt, tsri_call *call, size_t at, size_t bytes)
+{
+    return tsri_arg_in(call, opt->scalars, at, bytes);
+}
+
+static const int32_t *skip_arg(const tsr_optimizer *opt, tsri_call *call)
+{
+    return opt->measured ? scalar_in(opt, call, offsetof(scalars, skip), sizeof(int32_t)) : NULL;
+}
+
+static const float *scale_arg(const tsr_optimizer *opt, tsri_call *call)
+{
+    return opt->measured ? scalar_in(opt, call, offsetof(scalars, scale), sizeof(float)) : NULL;
+}
+
+static const int64_t *step_arg(const tsr_optimizer *opt, tsri_call *call)
+{
+    return scalar_in(opt, call, offsetof(scalars, updates), sizeof(int64_t));
+}
+
+static tsr_status count_update(const tsr_optimizer *opt)
+{
+    tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
+                      .label = "optimizer"};
+    tsrk_count_update args = {.skip = skip_arg(opt, &call)};
+
+    args.count = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, updates), sizeof(int64_t));
+    TSR_TRY(TSRI_LAUNCH(&call, COUNT_UPDATE, &args));
+    return TSR_OK;
+}
+
+static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+{
+    const tsr_param *p = s->param;
+    const size_t bytes = tsri_optim_own_bytes(p);
+    tsrk_adamw args = {.n = tsri_optim_own_count(p),
+                       .lr = lr * s->lr_scale,
+                       .beta1 = opt->options.beta1,
+                       .beta2 = opt->options.beta2,
+                       .eps = opt->options.eps,
+                       .weight_decay = s->weight_decay};
+
+    args.p = tsri_arg_inout(call, p->data, p->data_offset, bytes);
+    args.g = tsri_optim_grad(call, p);
+    args.m = tsri_arg_inout(call, opt->state, s->m_offset, bytes);
+    args.v = tsri_arg_inout(call, opt->state, s->v_offset, bytes);
+    args.step = step_arg(opt, call);
+    args.scale = scale_arg(opt, call);
+    args.skip = skip_arg(opt, call);
+    TSR_TRY(TSRI_LAUNCH(call, ADAMW, &args));
+    return TSR_OK;
+}
+
+static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+{
+    const tsr_param *p = s->param;
+    const size_t bytes = tsri_optim_own_bytes(p);
+    tsrk_sgd args = {.n = tsri_optim_own_count(p),
+                     .lr = lr * s->lr_scale,
+                     .momentum = opt->options.momentum,
+                     .weight_decay = s->weight_decay,
+                     .nesterov = opt->options.nesterov};
+
+    args.p = tsri_arg_inout(call, p->data, p->data_offset, bytes);
+    args.g = tsri_optim_grad(call, p);
+    if (opt->options.momentum > 0.0) {
+        args.buffer = tsri_arg_inout(call, opt->state, s->m_offset, bytes);
+        args.step = step_arg(opt, call);
+    }
+    args.scale = scale_arg(opt, call);
+    args.skip = skip_arg(opt, call);
+    TSR_TRY(TSRI_LAUNCH(call, SGD, &args));
+    return TSR_OK;
+}
+
+tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
+{
+    TSRI_WANT_AS("optimizer", opt);
+    TSRI_WANT_NUMBER(lr);
+    TSR_TRY(tsri_optim_check_gradients(opt));
+    TSR_TRY(count_update(opt));
+    for (int i = 0; i < opt->count; i++) {
+        const slot *s = &opt->slots[i];
+        tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
+                          .label = s->param->name};
+
+        if (tsri_optim_own_count(s->param) == 0) {
+            continue;
+        }
+        if (opt->options.kind == TSR_SGD) {
+            TSR_TRY(step_sgd(opt, s, lr, &call));
+        } else {
+            TSR_TRY(step_adamw(opt, s, lr, &call));
+        }
+    }
+    return TSR_OK;
+}

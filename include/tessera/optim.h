@@ -64,12 +64,15 @@ TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
  * Compute the global L2 norm of all gradients, each element once, in double, and the factor
  * min(1, max_norm / (norm + 1e-6)) that the step's tsr_optimizer_step applies.
  *
- * Collective over the mesh; one small all-reduce. A norm that is not finite skips the update. The
- * gradients stay as they are: measuring again gives the same norm. Of several clips in a step the
- * least factor holds.
+ * Collective over the mesh; one small all-reduce, and reductions of gradients that are still to
+ * come (tape.h). A norm that is not finite skips the update. The gradients stay as they are:
+ * measuring again gives the same norm. Of several clips in a step the least factor holds.
  *
  * @param max_norm  0: measure only.
- * @retval TSR_ERR_STATE  there are no gradients: before backward, or after tsr_step_end.
+ * @retval TSR_ERR_STATE    there are no gradients: before backward, or after tsr_step_end; they are
+ *                          not final: says which micro-batch or unit; or they are to be clipped
+ *                          after the update.
+ * @retval TSR_ERR_INVALID  another tape than that of the gradients.
  */
 TSR_CHECKED tsr_status tsr_clip_grad_norm(tsr_optimizer *optimizer, tsr_tape *tape,
                                           double max_norm);
@@ -99,10 +102,16 @@ TSR_CHECKED tsr_status tsr_clip_grad_norm_with(tsr_optimizer *optimizer, tsr_tap
                                                const tsr_clip_options *options);
 
 /**
- * Update this rank's elements with learning rate @p lr. Local.
+ * Update this rank's elements with learning rate @p lr, once a step.
+ *
+ * Local, after tsr_clip_grad_norm; without it collective over the mesh, as far as reductions of
+ * gradients are still to come (tape.h).
  *
  * @retval TSR_ERR_INVALID  a learning rate that is negative or not finite.
- * @retval TSR_ERR_STATE    there are no gradients: before backward, or after tsr_step_end.
+ * @retval TSR_ERR_STATE    there are no gradients: before backward, or after tsr_step_end; they are
+ *                          not final: says which micro-batch or unit; they carry a loss scale that
+ *                          no clip of this optimizer has taken off; or a parameter was updated in
+ *                          this step already, by this optimizer or another.
  */
 TSR_CHECKED tsr_status tsr_optimizer_step(tsr_optimizer *optimizer, double lr);
 
@@ -135,6 +144,7 @@ typedef struct tsr_loss_scale_options {
  * Micikevicius et al., "Mixed precision training", 2018.
  *
  * @param options  NULL: defaults, or what goes on already. Else scaling begins anew with them.
+ * @retval TSR_ERR_STATE    within a step.
  * @retval TSR_ERR_INVALID  growth below 1, backoff not in (0, 1), min above init or init above max.
  */
 TSR_CHECKED tsr_status tsr_loss_scale_begin(tsr_optimizer *optimizer, tsr_tape *tape,

@@ -13,6 +13,18 @@
  *     tsr_clip_grad_norm, tsr_optimizer_step
  *     tsr_step_loss, tsr_step_end
  *
+ * A call out of this order is TSR_ERR_STATE on all ranks alike, and says what is missing. What is
+ * in order:
+ * - A micro-batch may do without backward: it is an evaluation, adds nothing and loses nothing.
+ * - The first clip or update takes the step's gradients as final, and makes the reductions that no
+ *   backward has made by then. All micro-batches must have begun, since the labels of all are
+ *   counted, unless the program has marked the last backward itself (unit.h); and no unit may have
+ *   been told to leave its reduction out. After it no micro-batch begins and no backward is played.
+ * - Each parameter is updated at most once. A step may end without an update, or at any other
+ *   moment: its gradients are gone then, unless units were told that they stay (unit.h).
+ * - After a failure in the middle of a pass nothing but tsr_step_end (or the next tsr_step_begin)
+ *   is left; the step counts for nothing.
+ *
  * Values that operations return belong to the tape: borrowed by the caller, valid until the module
  * call that made them returns (its result: until the enclosing call returns), at the latest until
  * backward. Retain a value to keep it longer, and release it before tsr_step_end.
@@ -45,19 +57,21 @@ TSR_CHECKED tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out);
 TSR_API void tsr_tape_destroy(tsr_tape **tape);
 
 /**
- * Begin an optimizer step.
+ * Begin an optimizer step; one that failed is ended by it.
  *
  * Collective over the data axes (one small all-reduce). Counts the labels that are not
  * TSR_IGNORE_INDEX over all micro-batches and data ranks; the loss is normalised by that number.
  *
  * @param step    Number of the step, from 0; part of every dropout mask.
  * @param labels  micro_batch_count dtensors, I32 [batch, seq], Shard(0) over the data axes.
- * Borrowed.
+ *                Borrowed.
+ * @retval TSR_ERR_STATE  the step before has not ended.
  */
 TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
                                       int micro_batch_count);
 
-/** Local. Begin recording micro-batch @p micro_batch of the step, in order from 0. */
+/** Local. Begin recording micro-batch @p micro_batch of the step, in order from 0. TSR_ERR_STATE
+ * out of order, outside of a step, and once gradients are final. */
 TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
 
 /**
@@ -66,18 +80,29 @@ TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
  * Collective over the mesh.
  *
  * @param loss  A scalar dtensor that the tape made since tsr_tape_begin.
+ * @retval TSR_ERR_STATE  no micro-batch is recorded, its backward has been played, or gradients are
+ *                        final.
  */
 TSR_CHECKED tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss);
 
 /** Collective over the axes on which the losses are Partial. Blocks. Sum of the losses given to
- *  tsr_backward in this step so far. Changes nothing: it may be read at any time. */
+ *  tsr_backward in this step so far, or in the one that has ended last. Changes nothing: it may be
+ *  read at any time. TSR_ERR_STATE before the first step, and in one that failed. */
 TSR_CHECKED tsr_status tsr_step_loss(tsr_tape *tape, double *out);
 
-/** Local. Blocks. Tokens that count in this step, over the whole job. */
+/** Local. Blocks. Tokens that count in this step, over the whole job; at the moments of
+ *  tsr_step_loss. */
 TSR_CHECKED tsr_status tsr_step_tokens(tsr_tape *tape, double *out);
 
-/** Local. End the step: the step's memory, gradients included, is given back, and planned if it was
- *  not. */
+/**
+ * End the step: the step's memory, gradients included, is given back, and planned if it was not.
+ *
+ * Local; collective where gradients stay for the next step and wait unreduced (unit.h).
+ *
+ * @retval TSR_ERR_STATE  no step has begun; the program still holds a value of the step; or
+ *                        gradients are to stay and a micro-batch has not begun. But for the first
+ *                        the step is given up, and counts for nothing.
+ */
 TSR_CHECKED tsr_status tsr_step_end(tsr_tape *tape);
 
 TSR_END_DECLS

@@ -307,14 +307,10 @@ static tsr_status begin_call(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor
                            .comm = tape->comm,
                            .path = tsri_tape_path(tape),
                            .in_count = in_count};
-    if (!tape->open || tape->failed || (tape->in_backward && !tape->recomputing)) {
+    if (tsri_step_refuses_forward(tape) != NULL) {
         char where[TSRI_WHERE_BYTES];
-        const char *why = tape->failed  ? "in a step that failed"
-                          : !tape->open ? "before tsr_tape_begin"
-                                        : "during backward";
 
-        return TSR_RAISE(TSR_ERR_STATE, "%s: called %s", tsri_op_where(call, where, sizeof(where)),
-                         why);
+        TSR_TRY(tsri_step_check_forward(tape, tsri_op_where(call, where, sizeof(where))));
     }
     for (int i = 0; i < in_count; i++) {
         call->in[i] = in[i];
@@ -341,7 +337,7 @@ tsr_status tsri_op_apply(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor *co
     TSR_TRY_GOTO(status, apply(&call, tape->depth, NULL, out), mark_failed);
     return TSR_OK;
 mark_failed:
-    tape->failed = true;
+    tsri_step_fail(tape);
     return status;
 }
 
@@ -454,6 +450,6 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
                  mark_failed);
     return TSR_OK;
 mark_failed:
-    tape->failed = true;
+    tsri_step_fail(tape);
     return status;
 }

@@ -33,8 +33,25 @@ tsr_status tsri_tape_keep(tsr_tape *tape, void *object, void (*release)(void *ob
 /** Whether it is kept already. */
 bool tsri_tape_keeps(const tsr_tape *tape, const void *object);
 bool tsri_tape_in_step(const tsr_tape *tape);
-/** Give the step up: nothing but its end is legal then. */
-void tsri_tape_fail(tsr_tape *tape);
+
+/* What a program may do next (step.c). Each fails with TSR_ERR_STATE, on all ranks alike; what: the
+ * call, for the message. */
+
+/** An operation or a module is to run. */
+tsr_status tsri_step_check_forward(const tsr_tape *tape, const char *what);
+/** Gradients are to be taken as final. */
+tsr_status tsri_step_check_final(const tsr_tape *tape, const char *what);
+/** How units run is to change. */
+tsr_status tsri_step_check_setting(const tsr_tape *tape, const char *what);
+/** Something that holds for whole steps is to change. */
+tsr_status tsri_step_check_outside(const tsr_tape *tape, const char *what);
+/** All micro-batches have begun, or the program has marked the last backward. */
+bool tsri_step_is_complete(const tsr_tape *tape);
+void tsri_step_mark_last(tsr_tape *tape);
+void tsri_step_final(tsr_tape *tape);
+void tsri_step_updated(tsr_tape *tape);
+/** Something failed half-way. */
+void tsri_step_fail(tsr_tape *tape);
 
 /** A marker is a node without values: backward calls it when it gets there. */
 typedef tsr_status (*tsri_marker_fn)(void *context, tsr_tape *tape);

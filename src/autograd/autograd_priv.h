@@ -109,13 +109,28 @@ typedef struct tsri_loss_sums {
     bool used[1U << TSR_MESH_MAX_AXES];
 } tsri_loss_sums;
 
+/** Where a step is (step.c). */
+typedef enum tsri_step_state {
+    TSRI_STEP_NONE = 0, /* no step is under way */
+    TSRI_STEP_BEGUN,    /* labels are known, no micro-batch has begun */
+    TSRI_STEP_FORWARD,  /* a micro-batch is recorded */
+    TSRI_STEP_BACKWARD, /* its gradients are played */
+    TSRI_STEP_PLAYED,   /* they have been */
+    TSRI_STEP_FINAL,    /* gradients are final: measured, clipped */
+    TSRI_STEP_UPDATED,  /* parameters are no longer those of the gradients */
+    TSRI_STEP_FAILED    /* it counts for nothing */
+} tsri_step_state;
+
 struct tsr_tape {
     tsr_comm *comm;
     uint64_t seed;
     int64_t step;
     int micro_batch, micro_batch_count; /* micro_batch -1: none has begun in this step */
     uint64_t epoch;
-    bool in_step, open, no_grad, in_backward, recomputing, failed;
+    tsri_step_state state;
+    bool marked_last; /* the program has said which backward is the step's last, and it has been */
+    bool has_begun;   /* some step has */
+    bool no_grad, recomputing;
     tsri_step_watch *watches;
     tsri_kept_object *objects; /* until the step ends */
     int object_count, object_capacity;
@@ -158,6 +173,8 @@ tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source
 /** Note a redistribution that op at path asked for. */
 tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bool backward,
                             const tsr_dtensor *from, const tsr_layout *to);
+/** Tell those who watch that a backward has been played. */
+tsr_status tsri_tape_tell_played(const tsr_tape *tape);
 /** Drop every node and the scopes' holds. */
 void tsri_tape_drop(tsr_tape *tape);
 void tsri_tape_drop_holds(tsr_tape *tape);
@@ -171,6 +188,20 @@ tsr_status tsri_node_contribute(tsri_node *node, tsr_dtensor *grad);
 tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad);
 /** Play the nodes from the last down to that of index floor, and free them. */
 tsr_status tsri_tape_play(tsr_tape *tape, int floor);
+/* step.c: may this happen now; TSR_ERR_STATE, on all ranks alike, says why not. */
+tsr_status tsri_step_check_begin(const tsr_tape *tape, int64_t step);
+tsr_status tsri_step_check_micro_batch(const tsr_tape *tape, int micro_batch);
+tsr_status tsri_step_check_backward(const tsr_tape *tape);
+tsr_status tsri_step_check_read(const tsr_tape *tape, const char *what);
+/** Why no operation may run ("before tsr_tape_begin"); NULL: one may. */
+const char *tsri_step_refuses_forward(const tsr_tape *tape);
+bool tsri_step_is_under_way(const tsr_tape *tape);
+bool tsri_step_has_failed(const tsr_tape *tape);
+/* And it has happened. */
+void tsri_step_begun(tsr_tape *tape, int64_t step, int micro_batch_count);
+void tsri_step_forward(tsr_tape *tape, int micro_batch);
+void tsri_step_backward(tsr_tape *tape, bool over);
+void tsri_step_ended(tsr_tape *tape);
 /* step_loss.c */
 tsr_status tsri_loss_open(tsr_tape *tape);
 tsr_status tsri_loss_zero(tsr_tape *tape);

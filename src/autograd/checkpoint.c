@@ -114,9 +114,9 @@ static tsr_status record_part(tsr_tape *tape, tsri_checkpoint **checkpoint, tsr_
 
 static tsr_status check_inputs(const tsr_tape *tape, tsr_dtensor *const *in, int in_count)
 {
-    if (!tape->open || tape->failed || in_count < 1 || in_count > TSRI_OP_MAX_IN) {
-        return TSR_RAISE(TSR_ERR_STATE,
-                         "checkpoint in \"%s\": %d inputs, wants 1 to %d on a tape that has begun",
+    TSR_TRY(tsri_step_check_forward(tape, "checkpoint"));
+    if (in_count < 1 || in_count > TSRI_OP_MAX_IN) {
+        return TSR_RAISE(TSR_ERR_INVALID, "checkpoint in \"%s\": %d inputs, wants 1 to %d",
                          tsri_tape_path(tape), in_count, TSRI_OP_MAX_IN);
     }
     for (int i = 0; i < in_count; i++) {
@@ -178,7 +178,7 @@ tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context
     return TSR_OK;
 fail:
     tsri_checkpoint_free(&checkpoint);
-    tape->failed = true;
+    tsri_step_fail(tape);
     return status;
 }
 

@@ -37,6 +37,7 @@ struct tsr_param {
     int64_t col_begin, col_count;    /* of the tp-local block; only where by_cols */
     int64_t own_begin, own_end;      /* elements of the piece */
     unsigned copy_mask; /* axes of size > 1 on which the owned elements are replicated */
+    bool updated;       /* by an optimizer, in the step under way */
 };
 
 /** Where autograd puts the gradient of a parameter; implemented by fsdp. */
@@ -56,6 +57,13 @@ struct tsri_grad_sink {
      */
     tsr_status (*destination)(void *context, tsr_param *param, const tsr_layout *layout,
                               tsr_dtensor **dest_out, bool *accumulate_out);
+    /**
+     * Param's gradient is to be final: make the reductions that are still to come. Collective over
+     * the mesh. TSR_ERR_STATE, on all ranks alike, where it cannot be. NULL: it is as it is.
+     * @param what      The call that asks, for messages.
+     * @param tape_out  Borrowed: whose step made it.
+     */
+    tsr_status (*finalize)(void *context, tsr_param *param, const char *what, tsr_tape **tape_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
     /** Outside a step, on all ranks: elements [first, first + count) of the piece become host's.

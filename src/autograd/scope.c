@@ -172,7 +172,7 @@ tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bo
     tape->inserted[tape->inserted_count++] =
         (tsri_inserted){.path = path,
                         .op = op,
-                        .backward = backward || tape->in_backward,
+                        .backward = backward || tsri_tape_in_backward(tape),
                         .from = from->layout,
                         .to = *to,
                         .bytes = tsri_dtensor_bytes(from)};
@@ -220,8 +220,6 @@ void tsri_tape_drop(tsr_tape *tape)
     tape->leaving = NULL;
     tsri_tape_drop_holds(tape);
     tape->epoch++;
-    tape->open = false;
-    tape->in_backward = false;
     tape->recomputing = false;
 }
 
@@ -247,10 +245,7 @@ tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context)
     tsri_node *node = NULL;
     int index = 0;
 
-    if (!tape->open) {
-        return TSR_RAISE(TSR_ERR_STATE, "marker in \"%s\" before tsr_tape_begin",
-                         tsri_tape_path(tape));
-    }
+    TSR_TRY(tsri_step_check_forward(tape, "marker"));
     if (tape->no_grad) {
         if (tape->keeping != NULL) {
             tape->keeping->has_markers = true;

@@ -100,6 +100,7 @@ tsr_status tsr_step_loss(tsr_tape *tape, double *out)
 
     double sum = 0.0;
 
+    TSR_TRY(tsri_step_check_read(tape, "loss"));
     for (unsigned mask = 0; mask < mask_count(tape); mask++) {
         float part = 0.0F;
 

@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /**
  * @file tape.c
- * The tape's life: steps, micro-batches, and the device scalars of a step.
+ * The tape's life: steps, micro-batches, and the device scalars of a step. What is legal when:
+ * step.c.
  *
  * Two things keep a value's memory: the scope in which it was made (scope.c), and the nodes whose
  * backward needs its bytes. Whichever goes last gives it back, so the peak is what backward needs
@@ -131,6 +132,16 @@ static void drop_objects(tsr_tape *tape)
     }
 }
 
+tsr_status tsri_tape_tell_played(const tsr_tape *tape)
+{
+    for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {
+        if (w->played != NULL) {
+            TSR_TRY(w->played(w->context, tape));
+        }
+    }
+    return TSR_OK;
+}
+
 /* What the step's norms made of the loss scale counts from now on. */
 static tsr_status take_next_scale(tsr_tape *tape)
 {
@@ -151,9 +162,7 @@ static void abandon_step(tsr_tape *tape)
     tsri_tape_drop(tape);
     (void)tell_watches(tape, true);
     tsri_arena_step_abort(tsri_comm_arena(tape->comm));
-    tape->in_step = false;
-    tape->open = false;
-    tape->failed = false;
+    tsri_step_ended(tape);
     drop_objects(tape);
 }
 
@@ -167,7 +176,7 @@ void tsr_tape_destroy(tsr_tape **tape)
         return;
     }
     tsri_tape_drop(old);
-    if (old->in_step) {
+    if (tsri_step_is_under_way(old)) {
         abandon_step(old);
     }
     while (old->watches != NULL) {
@@ -264,12 +273,9 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
 
     tsr_device *device = tsri_comm_device(tape->comm);
 
-    if (tape->in_step && tape->failed) {
+    TSR_TRY(tsri_step_check_begin(tape, step));
+    if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
-    }
-    if (tape->in_step) {
-        return TSR_RAISE(TSR_ERR_STATE, "step %lld begins before step %lld has ended",
-                         (long long)step, (long long)tape->step);
     }
     TSR_TRY(check_labels(labels, micro_batch_count));
     if (device->recorder != NULL) {
@@ -279,11 +285,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
         tsri_recorder_set_step(device, number);
     }
     TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm)));
-    tape->in_step = true;
-    tape->failed = false;
-    tape->step = step;
-    tape->micro_batch = -1;
-    tape->micro_batch_count = micro_batch_count;
+    tsri_step_begun(tape, step, micro_batch_count);
     {
         const tsr_status status = begin_step(tape, labels, micro_batch_count);
 
@@ -298,20 +300,12 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
 tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
 {
     TSRI_WANT(tape);
-    if (!tape->in_step || tape->failed) {
-        return TSR_RAISE(TSR_ERR_STATE, "micro-batch %d begins %s", micro_batch,
-                         tape->in_step ? "in a step that failed" : "outside of a step");
-    }
-    if (micro_batch != tape->micro_batch + 1 || micro_batch >= tape->micro_batch_count) {
-        return TSR_RAISE(TSR_ERR_STATE, "micro-batch %d of %d begins, expected %d", micro_batch,
-                         tape->micro_batch_count, tape->micro_batch + 1);
-    }
+    TSR_TRY(tsri_step_check_micro_batch(tape, micro_batch));
     tsri_tape_drop(tape);
-    tape->micro_batch = micro_batch;
     tape->inserted_count = 0;
     tape->counter_count = 0;
     tape->no_grad = false;
-    tape->open = true;
+    tsri_step_forward(tape, micro_batch);
     return TSR_OK;
 }
 
@@ -321,6 +315,7 @@ tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
 
     double count = 0.0;
 
+    TSR_TRY(tsri_step_check_read(tape, "token count"));
     TSR_TRY(tsri_read(tape->count, 0, &count, sizeof(count),
                       tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
     *out = count;
@@ -342,16 +337,15 @@ tsr_status tsr_step_end(tsr_tape *tape)
 
     tsr_status status = TSR_OK;
 
-    if (!tape->in_step) {
+    if (!tsri_step_is_under_way(tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "a step ends that has not begun");
     }
-    if (tape->failed) {
+    if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
         return TSR_OK;
     }
     TSR_TRY_GOTO(status, end_memory(tape), abandon);
-    tape->in_step = false;
-    tape->open = false;
+    tsri_step_ended(tape);
     drop_objects(tape);
     return TSR_OK;
 abandon:
@@ -373,12 +367,7 @@ tsr_comm *tsri_tape_comm(const tsr_tape *tape)
 
 bool tsri_tape_in_step(const tsr_tape *tape)
 {
-    return tape->in_step;
-}
-
-void tsri_tape_fail(tsr_tape *tape)
-{
-    tape->failed = true;
+    return tape->state != TSRI_STEP_NONE;
 }
 
 int64_t tsri_tape_step(const tsr_tape *tape)
@@ -398,7 +387,7 @@ int tsri_tape_micro_batch_count(const tsr_tape *tape)
 
 bool tsri_tape_in_backward(const tsr_tape *tape)
 {
-    return tape->in_backward;
+    return tape->state == TSRI_STEP_BACKWARD;
 }
 
 uint64_t tsri_tape_epoch(const tsr_tape *tape)

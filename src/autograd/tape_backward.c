@@ -427,10 +427,7 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 
 static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
 {
-    if (!tape->open || tape->failed) {
-        return TSR_RAISE(TSR_ERR_STATE, "backward %s",
-                         tape->failed ? "in a step that failed" : "before tsr_tape_begin");
-    }
+    TSR_TRY(tsri_step_check_backward(tape));
     if (loss->layout.ndim != 0 || loss->dtype != TSR_F32) {
         return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
                          loss->layout.ndim, tsr_dtype_name(loss->dtype));
@@ -451,11 +448,7 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));
-    for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {
-        if (w->played != NULL) {
-            TSR_TRY(w->played(w->context, tape));
-        }
-    }
+    TSR_TRY(tsri_tape_tell_played(tape));
     return TSR_OK;
 }
 
@@ -466,12 +459,13 @@ tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss)
     tsr_status status = TSR_OK;
 
     TSR_TRY(check_loss(tape, loss));
-    tape->in_backward = true;
+    tsri_step_backward(tape, false);
     TSR_TRY_GOTO(status, backward(tape, loss), mark_failed);
     tsri_tape_drop(tape);
+    tsri_step_backward(tape, true);
     return TSR_OK;
 mark_failed:
     tsri_tape_drop(tape);
-    tape->failed = true;
+    tsri_step_fail(tape);
     return status;
 }

@@ -85,6 +85,17 @@ static tsr_status apply(tsr_module *module, bool recurse, setting *s)
     return TSR_OK;
 }
 
+/* Backward reads the switches of units as it goes. */
+static tsr_status check_moment(tsr_module *module, const char *what)
+{
+    const engine *e = tsri_engine_of(module);
+
+    if (e != NULL && e->watch.tape != NULL) {
+        TSR_TRY(tsri_step_check_setting(e->watch.tape, what));
+    }
+    return TSR_OK;
+}
+
 static void set_sync(unit *u, int value)
 {
     u->gradient_sync = value != 0;
@@ -106,6 +117,7 @@ tsr_status tsr_unit_set_gradient_sync(tsr_module *module, bool on, bool recurse)
 
     setting s = {.set = set_sync, .value = on};
 
+    TSR_TRY(check_moment(module, "tsr_unit_set_gradient_sync"));
     TSR_TRY(apply(module, recurse, &s));
     return TSR_OK;
 }
@@ -116,6 +128,7 @@ tsr_status tsr_unit_set_all_reduce(tsr_module *module, bool on, bool recurse)
 
     setting s = {.set = set_all_reduce, .value = on};
 
+    TSR_TRY(check_moment(module, "tsr_unit_set_all_reduce"));
     TSR_TRY(apply(module, recurse, &s));
     return TSR_OK;
 }
@@ -144,6 +157,11 @@ tsr_status tsr_fsdp_set_last_backward(tsr_module *model, tsr_last_backward last)
         return TSR_RAISE(TSR_ERR_STATE,
                          "model \"%s\" has no units yet: call tsr_module_materialize first",
                          model->path);
+    }
+    TSR_TRY(check_moment(model, "tsr_fsdp_set_last_backward"));
+    if (last < TSR_LAST_AUTO || last > TSR_LAST_NO) {
+        return TSR_RAISE(TSR_ERR_INVALID, "last backward is %d, wants %d to %d", (int)last,
+                         (int)TSR_LAST_AUTO, (int)TSR_LAST_NO);
     }
     e->last_mark = last == TSR_LAST_AUTO ? -1 : last == TSR_LAST_YES;
     return TSR_OK;

@@ -33,6 +33,14 @@ static void forget_gathered(unit *u)
     tsri_unit_drop_kept(u, u->kept_ready);
 }
 
+void tsri_engine_forget_forward(engine *e)
+{
+    for (int i = 0; e->busy && i < e->unit_count; i++) {
+        forget_gathered(e->units[i]);
+    }
+    e->busy = false;
+}
+
 static void forget_gradients(unit *u)
 {
     if (u->grad_slot_held) {
@@ -40,19 +48,16 @@ static void forget_gradients(unit *u)
                            tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
         u->grad_slot_held = false;
     }
+    u->unfilled = false;
 }
 
 /* Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
 static void begin_pass(engine *e)
 {
+    tsri_engine_forget_forward(e);
     for (int i = 0; i < e->unit_count; i++) {
-        unit *u = e->units[i];
-
-        if (e->busy) {
-            forget_gathered(u);
-        }
-        u->calls = 0;
-        u->inside = 0;
+        e->units[i]->calls = 0;
+        e->units[i]->inside = 0;
     }
     e->root_running = false;
     e->framed = false;
@@ -60,16 +65,34 @@ static void begin_pass(engine *e)
     e->busy = true;
 }
 
-/* Sums stay for the next step where the program has put off their last reduction. */
-static tsr_status keep_sums(unit *u)
+static bool is_updated(const unit *u)
 {
-    const bool put_off = !u->all_reduce || u->engine->last_mark == 0;
-
-    if (put_off && u->grad_slot_held) {
-        TSR_TRY(tsri_unit_reduce(u, false, true));
-        tsri_engine_release_draining(u->engine);
+    for (int i = 0; i < u->param_count; i++) {
+        if (u->params[i].param->updated) {
+            return true;
+        }
     }
-    u->keep = put_off && u->open && !u->done;
+    return false;
+}
+
+/* What stays for the next step is whole: of all micro-batches, reduced as far as each of them is,
+ * and a sum of terms also where somebody has measured it in between. */
+static tsr_status complete_kept(engine *e)
+{
+    for (int i = 0; i < e->unit_count; i++) {
+        unit *u = e->units[i];
+
+        u->keep = u->keep && !is_updated(u);
+        if (!u->keep) {
+            continue;
+        }
+        TSR_TRY(
+            tsri_step_check_final(e->watch.tape, "tsr_step_end: gradients stay for the next step"));
+        TSR_TRY(tsri_unit_reopen(u));
+        if (tsri_unit_has_pending(u)) {
+            TSR_TRY(tsri_unit_reduce(u, false, true));
+        }
+    }
     return TSR_OK;
 }
 
@@ -78,34 +101,34 @@ static tsr_status end_step(void *context, bool failed)
 {
     engine *e = context;
 
+    e->busy = e->busy || failed;
+    tsri_engine_forget_forward(e);
+    if (!failed) {
+        TSR_TRY(complete_kept(e));
+    }
     tsri_engine_release_draining(e);
     for (int i = 0; i < e->unit_count; i++) {
-        if (failed || e->busy) {
-            forget_gathered(e->units[i]);
+        unit *u = e->units[i];
+
+        forget_gradients(u);
+        TSR_TRY(tsri_unit_end_sums(u, failed));
+        for (int k = 0; k < u->param_count; k++) {
+            u->params[k].param->updated = false;
         }
-        if (!failed) {
-            TSR_TRY(keep_sums(e->units[i]));
-        }
-        forget_gradients(e->units[i]);
-        TSR_TRY(tsri_unit_end_sums(e->units[i], failed));
     }
-    e->busy = false;
+    e->played = false;
     e->root_running = false;
     return TSR_OK;
 }
 
 static tsr_status end_backward(void *context, const tsr_tape *tape);
 
-static tsr_status touch(unit *u, tsr_tape *tape)
+tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
 {
-    engine *e = u->engine;
-
-    if (e == NULL) {
-        return TSR_RAISE(TSR_ERR_STATE,
-                         "unit \"%s\" has no memory yet: call tsr_module_materialize first",
-                         u->module->path);
+    if (e->watch.tape != NULL && e->watch.tape != tape) {
+        TSR_TRY(tsri_step_check_outside(e->watch.tape, "a model runs on another tape"));
     }
-    if (e->epoch != tsri_tape_epoch(tape)) {
+    if (e->watch.tape != tape || e->epoch != tsri_tape_epoch(tape)) {
         e->epoch = tsri_tape_epoch(tape);
         e->watch.end = end_step;
         e->watch.played = end_backward;
@@ -113,9 +136,20 @@ static tsr_status touch(unit *u, tsr_tape *tape)
         tsri_tape_watch(tape, &e->watch);
         begin_pass(e);
         if (tsri_tape_micro_batch(tape) == 0) {
-            e->params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+            e->params_ready = tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
         }
     }
+    return TSR_OK;
+}
+
+static tsr_status touch(const unit *u, tsr_tape *tape)
+{
+    if (u->engine == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "unit \"%s\" has no memory yet: call tsr_module_materialize first",
+                         u->module->path);
+    }
+    TSR_TRY(tsri_engine_touch(u->engine, tape));
     return TSR_OK;
 }
 
@@ -162,18 +196,6 @@ static tsr_status before_backward(void *context, tsr_tape *tape)
     return TSR_OK;
 }
 
-/* The last reduction of a unit that has not made it in its own backward. */
-static tsr_status finish_unit(unit *u)
-{
-    if (!u->open) {
-        TSR_TRY(tsri_unit_zero_grads(u));
-        tsri_log(TSRI_LOG_WARN, "unit \"%s\" got no gradient in this step: taken as zero",
-                 u->module->path);
-    }
-    TSR_TRY(tsri_unit_reduce_last(u));
-    return TSR_OK;
-}
-
 static void report_unreached(engine *e)
 {
     const char *names[4] = {NULL};
@@ -187,6 +209,26 @@ static void report_unreached(engine *e)
                  count > 2 ? names[2] : "", count > 3 ? ", " : "", count > 3 ? names[3] : "",
                  count > 4 ? ", ..." : "");
     }
+}
+
+static tsr_status finish_unit(unit *u, const tsr_tape *tape)
+{
+    const engine *e = u->engine;
+    const bool last = is_last(e, tape);
+
+    if (u->train_count == 0) {
+        return TSR_OK;
+    }
+    if (last && u->all_reduce && !u->done) {
+        TSR_TRY(tsri_unit_finish(u));
+    }
+    u->keep =
+        !u->done && (u->open || tsri_unit_has_pending(u)) && (!u->all_reduce || e->last_mark == 0);
+    if (last || is_tape_last(tape)) {
+        u->stale = u->own_count < u->train_count;
+        TSR_TRY(tsri_unit_await_sums(u));
+    }
+    return TSR_OK;
 }
 
 /* Backward is over: nothing stays gathered, and at the end of a step compute may read every
@@ -211,19 +253,14 @@ static tsr_status end_backward(void *context, const tsr_tape *tape)
         TSR_TRY(tsri_unit_reshard(e->units[i]));
         tsri_unit_drop_kept(e->units[i], e->units[i]->kept_ready);
     }
-    for (int i = 0; (last || is_tape_last(tape)) && i < e->unit_count; i++) {
-        unit *u = e->units[i];
-
-        if (u->train_count == 0) {
-            continue;
-        }
-        if (last && u->all_reduce && !u->done) {
-            TSR_TRY(finish_unit(u));
-        }
-        u->stale = u->own_count < u->train_count;
-        TSR_TRY(tsri_unit_await_sums(u));
+    for (int i = 0; e->played && i < e->unit_count; i++) {
+        TSR_TRY(finish_unit(e->units[i], tape));
     }
-    if (last && !e->checked) {
+    tsri_engine_release_draining(e);
+    if (e->last_mark == 1) {
+        tsri_step_mark_last(e->watch.tape);
+    }
+    if (last && e->played && !e->checked) {
         report_unreached(e);
     }
     e->busy = false;
@@ -293,6 +330,7 @@ static tsr_status use_backward(void *context, tsr_tape *tape)
     unit *u = context;
 
     (void)tape;
+    TSR_TRY(tsri_engine_begin_backward(u->engine));
     if (u->train_count > 0 && !u->done) {
         TSR_TRY(tsri_unit_open_grads(u));
     }

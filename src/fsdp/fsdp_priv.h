@@ -124,8 +124,9 @@ struct unit {
     bool passed;       /* in that forward this rank passed over it, and has not run it since */
     bool shared;       /* in use outside its module: gathered until backward is over */
     bool open;         /* there are sums: in step memory where held, else at rest */
+    bool unfilled;     /* without slot: gradients have come, gaps between them are not filled */
     bool done;         /* the last reduction of the step was made */
-    bool keep;         /* the step is over, and its sums stay for the next one */
+    bool keep;         /* where the step ended now, its sums would stay for the next one */
     bool kept_sums;    /* sums of earlier steps are at rest */
     bool rest_written; /* in this step */
     bool stale;        /* shard holds elements that their owners have updated since */
@@ -175,25 +176,27 @@ struct engine {
     int unit_count;
     tsr_module **modules; /* of the model, in order of creation */
     int module_count;
-    mark_row expected;      /* marks of a forward, as all ranks know them */
-    mark_row log, open;     /* of the forward under way; brackets open in it, while it learns */
-    int cursor;             /* in expected: the next mark of the forward under way */
-    int back;               /* in expected: the mark that backward has come to */
-    int again, again_end;   /* in expected: the next mark of the part that runs again; -1: none */
-    int last_entered;       /* position of the unit that forward enters last */
-    bool learns, learnt;    /* schedule.c */
-    bool root_running;      /* between the root's hooks */
-    bool framed;            /* the pass under way has a forward of the root */
-    bool eval;              /* no backward follows the forward under way */
-    bool busy;              /* a pass has begun and not ended */
-    bool checked;           /* parameters without gradient have been reported */
-    uint64_t epoch;         /* of the tape, of the newest pass */
-    int64_t forward;        /* number of forwards begun */
-    int last_mark;          /* -1: the tape's last micro-batch is the last; else 0 or 1 */
-    tsr_event params_ready; /* compute's point at which the step's parameters were final */
-    tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
-    tsr_event drained;      /* its end */
-    tsri_step_watch watch;  /* the steps of the tape of the newest pass */
+    mark_row expected;       /* marks of a forward, as all ranks know them */
+    mark_row log, open;      /* of the forward under way; brackets open in it, while it learns */
+    int cursor;              /* in expected: the next mark of the forward under way */
+    int back;                /* in expected: the mark that backward has come to */
+    int again, again_end;    /* in expected: the next mark of the part that runs again; -1: none */
+    int last_entered;        /* position of the unit that forward enters last */
+    bool learns, learnt;     /* schedule.c */
+    bool root_running;       /* between the root's hooks */
+    bool framed;             /* the pass under way has a forward of the root */
+    bool eval;               /* no backward follows the forward under way */
+    bool busy;               /* a pass has begun and not ended */
+    bool checked;            /* parameters without gradient have been reported */
+    bool played;             /* a backward has begun in this step */
+    uint64_t epoch;          /* of the tape, of the newest pass */
+    uint64_t backward_epoch; /* of the newest pass that was played backward */
+    int64_t forward;         /* number of forwards begun */
+    int last_mark;           /* -1: the tape's last micro-batch is the last; else 0 or 1 */
+    tsr_event params_ready;  /* compute's point at which the step's parameters were final */
+    tsri_mem draining;       /* gradient slot whose reduction is under way; buffer NULL: none */
+    tsr_event drained;       /* its end */
+    tsri_step_watch watch;   /* the steps of the tape of the newest pass */
     sabotage sabotage;
 };
 
@@ -283,6 +286,12 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced);
 tsr_status tsri_unit_reduce_last(unit *u);
 tsr_status tsri_unit_zero_grads(unit *u);
 void tsri_engine_release_draining(engine *e);
+tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes);
+/** Gradients have come that no reduction has seen. */
+static inline bool tsri_unit_has_pending(const unit *u)
+{
+    return u->has_grad_slot ? u->grad_slot_held : u->unfilled;
+}
 /* schedule.c: see there. */
 tsr_status tsri_schedule_open(engine *e, tsr_module *model);
 void tsri_schedule_free(engine *e);
@@ -307,6 +316,18 @@ tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again
 tsr_status tsri_engine_gather_again(unit *u, int at, int end);
 /** A parameter of u is used outside its module, for the first time in this forward. */
 tsr_status tsri_engine_use(unit *u, tsr_tape *tape);
+tsr_status tsri_engine_touch(engine *e, tsr_tape *tape);
+/** Let go of what a forward has gathered whose backward does not come. */
+void tsri_engine_forget_forward(engine *e);
+/* final.c: see there. */
+/** The last reduction of a unit that has not made it in its own backward. */
+tsr_status tsri_unit_finish(unit *u);
+/** Take back the last reduction: more is to be added. */
+tsr_status tsri_unit_reopen(unit *u);
+/** Before the first gradient of a backward. */
+tsr_status tsri_engine_begin_backward(engine *e);
+tsr_status tsri_unit_finalize(void *context, tsr_param *param, const char *what,
+                              tsr_tape **tape_out);
 /* unit.c */
 void tsri_unit_release(void *context);
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);

@@ -457,6 +457,9 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     unit *u = context;
     engine *e = u->engine;
 
+    if (e != NULL) {
+        TSR_TRY(tsri_engine_touch(e, tape));
+    }
     if (u->inside > 0 || e == NULL || (u->state == SLOT_READY && tsri_tape_no_grad(tape))) {
         return TSR_OK;
     }

@@ -22,6 +22,8 @@ static size_t grad_slot_offset(const unit *u, const unit_param *p)
 
 tsr_status tsri_unit_open_grads(unit *u)
 {
+    TSR_TRY(tsri_engine_begin_backward(u->engine));
+    TSR_TRY(tsri_unit_reopen(u));
     if (u->has_grad_slot) {
         if (!u->grad_slot_held) {
             const size_t bytes =
@@ -42,6 +44,7 @@ tsr_status tsri_unit_open_grads(unit *u)
         u->params[i].written = false;
     }
     u->open = true;
+    u->unfilled = true;
     return TSR_OK;
 }
 
@@ -65,7 +68,8 @@ tsri_mem tsri_unit_grad_range(const unit *u, const unit_param *p, tsr_dtype *dty
 /* A gradient that comes outside the unit's own backward: from a use outside its module. */
 static tsr_status open_outside(unit *u, const tsr_param *param)
 {
-    if (u->has_grad_slot ? u->grad_slot_held : u->sums_held) {
+    TSR_TRY(tsri_engine_begin_backward(u->engine));
+    if (u->has_grad_slot ? u->grad_slot_held : u->sums_held && !u->done) {
         return TSR_OK;
     }
     if (u->done) {
@@ -110,10 +114,11 @@ static tsr_status destination(void *context, tsr_param *param, const tsr_layout 
 
 const tsri_grad_sink tsri_unit_sink = {.place = tsri_unit_sum_place,
                                        .destination = destination,
+                                       .finalize = tsri_unit_finalize,
                                        .use = tsri_unit_use,
                                        .load = tsri_unit_load};
 
-static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
+tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
 {
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = u->module->path};
     tsrk_zero args = {.bytes = bytes};
@@ -129,7 +134,7 @@ static tsr_status zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t 
 tsr_status tsri_unit_zero_grads(unit *u)
 {
     TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
-    TSR_TRY(zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
+    TSR_TRY(tsri_unit_zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
     tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     u->open = true;
     return TSR_OK;
@@ -149,11 +154,12 @@ static tsr_status fill_gaps(const unit *u)
             continue;
         }
         if (u->has_grad_slot) {
-            TSR_TRY(
-                zero(u, u->grad_slot.buffer, grad_slot_offset(u, p) + (size_t)used * size, bytes));
+            TSR_TRY(tsri_unit_zero(u, u->grad_slot.buffer,
+                                   grad_slot_offset(u, p) + (size_t)used * size, bytes));
         } else {
-            TSR_TRY(zero(u, u->sums.buffer,
-                         u->sums.offset + (size_t)(p->shard_offset + used) * size, bytes));
+            TSR_TRY(tsri_unit_zero(u, u->sums.buffer,
+                                   u->sums.offset + (size_t)(p->shard_offset + used) * size,
+                                   bytes));
         }
     }
     return TSR_OK;
@@ -507,7 +513,6 @@ static tsr_status reduce_sums(unit *u)
         tsri_unit_note_reduced(u, stream);
     }
     u->done = true;
-    u->keep = false;
     return TSR_OK;
 }
 
@@ -519,6 +524,18 @@ tsr_status tsri_unit_reduce_last(unit *u)
     if (u->options.offload_grads) {
         TSR_TRY(tsri_unit_rest_sums(u));
     }
+    return TSR_OK;
+}
+
+/* Without slot: the gradients are in sums already. */
+static tsr_status reduce_in_place(unit *u, bool fills)
+{
+    TSR_TRY(tsri_unit_settle_sums(u));
+    if (fills) {
+        TSR_TRY(fill_gaps(u));
+        u->unfilled = false;
+    }
+    tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     return TSR_OK;
 }
 
@@ -537,11 +554,7 @@ tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
         TSR_TRY(reduce_slot(u, u->open));
         u->open = true;
     } else {
-        TSR_TRY(tsri_unit_settle_sums(u));
-        if (last || forced) {
-            TSR_TRY(fill_gaps(u));
-        }
-        tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+        TSR_TRY(reduce_in_place(u, last || forced));
     }
     if (last && u->all_reduce) {
         TSR_TRY(tsri_unit_reduce_last(u));

@@ -490,6 +490,16 @@ static tsr_status run_part(void *context, tsr_tape *tape, tsr_dtensor *const *in
     return TSR_OK;
 }
 
+/* Why module may not run now. */
+static tsr_status check_step(const tsr_module *module, const tsr_tape *tape)
+{
+    char where[192];
+
+    (void)snprintf(where, sizeof(where), "module \"%s\"", module->path);
+    TSR_TRY(tsri_step_check_forward(tape, where));
+    return TSR_OK;
+}
+
 static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *const *in,
                               int in_count, tsr_dtensor **out)
 {
@@ -600,13 +610,14 @@ tsr_status tsr_module_call(tsr_module *module, tsr_tape *tape, tsr_dtensor *cons
 
     TSR_TRY(check_call(module, tape, in_count));
     TSR_TRY(keep_tree(module, tape));
+    TSR_TRY(check_step(module, tape));
     TSR_TRY(tsri_tape_enter(tape, module->path));
     module->running = true;
     status = call_hooked(module, tape, in, in_count, &result);
     module->running = false;
     tsri_tape_leave(tape, result);
     if (status != TSR_OK) {
-        tsri_tape_fail(tape); /* it is half recorded, and its units are half way */
+        tsri_step_fail(tape); /* it is half recorded, and its units are half way */
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
     *out = result;

@@ -21,14 +21,68 @@ bool tsri_optim_counts_here(const tsr_optimizer *opt, const tsr_param *param)
     return true;
 }
 
-tsr_status tsri_optim_check_gradients(const tsr_optimizer *opt)
+/* From now on what opt knows is of tape's step. */
+static void attend(tsr_optimizer *opt, tsr_tape *tape)
 {
+    if (opt->watch.tape != tape) {
+        opt->measured = false;
+        tsri_tape_watch(tape, &opt->watch);
+    }
+}
+
+/* Also where this rank owns nothing: all ranks fail alike, before the first message. */
+static tsr_status finalize(tsr_param *param, const char *what, tsr_tape **tape_out)
+{
+    const tsri_grad_sink *sink = param->sink;
     tsr_buffer *buffer = NULL;
     size_t offset = 0;
 
+    if (sink != NULL && sink->finalize != NULL) {
+        TSR_TRY(sink->finalize(param->sink_context, param, what, tape_out));
+    }
+    TSR_TRY(tsri_param_get_grad(param, &buffer, &offset));
+    return TSR_OK;
+}
+
+tsr_status tsri_optim_finalize(tsr_optimizer *opt, const char *what, tsr_tape *tape,
+                               tsr_tape **tape_out)
+{
+    const void *seen = NULL; /* parameters of one unit follow each other */
+
+    *tape_out = tape;
     for (int i = 0; i < opt->count; i++) {
-        if (!opt->slots[i].param->spec.frozen) {
-            TSR_TRY(tsri_param_get_grad(opt->slots[i].param, &buffer, &offset));
+        tsr_param *param = opt->slots[i].param;
+        tsr_tape *found = *tape_out;
+
+        if (param->spec.frozen || (seen != NULL && param->sink_context == seen)) {
+            continue;
+        }
+        TSR_TRY(finalize(param, what, &found));
+        if (*tape_out != NULL && found != *tape_out) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "%s: the gradient of parameter %s is of another tape's step", what,
+                             param->name);
+        }
+        seen = param->sink_context;
+        *tape_out = found;
+    }
+    if (seen == NULL && tape != NULL) {
+        TSR_TRY(tsri_step_check_final(tape, what));
+    }
+    if (*tape_out != NULL) {
+        attend(opt, *tape_out);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_optim_check_updated(const tsr_optimizer *opt, const char *what)
+{
+    for (int i = 0; i < opt->count; i++) {
+        if (opt->slots[i].param->updated) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "%s: parameter %s was updated in this step already: tsr_step_end "
+                             "comes before the next update",
+                             what, opt->slots[i].param->name);
         }
     }
     return TSR_OK;
@@ -73,15 +127,6 @@ static tsr_status sum_gradients(const tsr_optimizer *opt, tsrk_norm norm, tsr_st
                                  offsetof(scalars, total), 1, TSR_F64,
                                  norm == TSRK_NORM_MAX ? TSRI_MAX : TSRI_SUM, "grad norm"));
     return TSR_OK;
-}
-
-/* From now on what opt knows is of tape's step. */
-static void attend(tsr_optimizer *opt, tsr_tape *tape)
-{
-    if (opt->watch.tape != tape) {
-        opt->measured = false;
-        tsri_tape_watch(tape, &opt->watch);
-    }
 }
 
 static tsr_status launch_clip(tsr_optimizer *opt, tsr_tape *tape, double max_norm, tsrk_norm norm)
@@ -131,6 +176,7 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
     static const tsr_clip_options defaults = {0};
     const tsr_clip_options *o = options != NULL ? options : &defaults;
     tsrk_norm norm = TSRK_NORM_2;
+    tsr_tape *found = NULL;
     double value = 0.0;
 
     if (!(o->max_norm >= 0.0)) {
@@ -138,9 +184,11 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
     }
     TSRI_WANT_ENUM(o->nonfinite, TSR_NONFINITE_ERROR);
     TSR_TRY(choose_norm(o->p, &norm));
-    TSR_TRY(tsri_optim_check_gradients(opt));
+    TSR_TRY(tsri_optim_finalize(opt, "tsr_clip_grad_norm", tape, &found));
+    if (o->max_norm > 0.0) {
+        TSR_TRY(tsri_optim_check_updated(opt, "tsr_clip_grad_norm"));
+    }
     TSR_TRY(sum_gradients(opt, norm, tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
-    attend(opt, tape);
     TSR_TRY(launch_clip(opt, tape, o->max_norm, norm));
     if (o->nonfinite == TSR_NONFINITE_ERROR) {
         TSR_TRY(tsr_grad_norm_read(opt, &value, NULL));

@@ -53,8 +53,17 @@ static inline const void *tsri_optim_grad(tsri_call *call, const tsr_param *para
 /* clip.c */
 /** True on the one rank that speaks for what it owns of param. */
 bool tsri_optim_counts_here(const tsr_optimizer *opt, const tsr_param *param);
-/** Every gradient is there: on all ranks alike, also where one owns nothing. */
-tsr_status tsri_optim_check_gradients(const tsr_optimizer *opt);
+/**
+ * Make every gradient final, and know of the end of their step from now on.
+ *
+ * @param what      The call that asks, for messages.
+ * @param tape      The tape that the program names; NULL: it names none.
+ * @param tape_out  Whose step it is; NULL where opt trains nothing.
+ */
+tsr_status tsri_optim_finalize(tsr_optimizer *opt, const char *what, tsr_tape *tape,
+                               tsr_tape **tape_out);
+/** Fail if an optimizer has updated one of opt's parameters in this step. */
+tsr_status tsri_optim_check_updated(const tsr_optimizer *opt, const char *what);
 /* scale.c */
 /** From the norm that opt has just measured: the scale of tape's next step. */
 tsr_status tsri_optim_adapt_scale(const tsr_optimizer *opt, tsr_tape *tape);

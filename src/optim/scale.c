@@ -66,6 +66,7 @@ tsr_status tsr_loss_scale_begin(tsr_optimizer *opt, tsr_tape *tape,
     tsrk_scale_state first = {0};
     tsr_loss_scale_options o;
 
+    TSR_TRY(tsri_step_check_outside(tape, "tsr_loss_scale_begin"));
     TSR_TRY(fill_defaults(options, &o));
     if (s->on && options == NULL) {
         return TSR_OK;

@@ -81,11 +81,26 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
     return TSR_OK;
 }
 
+static tsr_status check_step(tsr_optimizer *opt, tsr_tape **tape_out)
+{
+    TSR_TRY(tsri_optim_finalize(opt, "tsr_optimizer_step", NULL, tape_out));
+    TSR_TRY(tsri_optim_check_updated(opt, "tsr_optimizer_step"));
+    if (*tape_out != NULL && tsri_tape_scale(*tape_out)->on && !opt->measured) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "gradients carry their tape's loss scale: call tsr_clip_grad_norm with "
+                         "this optimizer before tsr_optimizer_step (0 clips nothing)");
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
 {
     TSRI_WANT_AS("optimizer", opt);
     TSRI_WANT_NUMBER(lr);
-    TSR_TRY(tsri_optim_check_gradients(opt));
+
+    tsr_tape *tape = NULL;
+
+    TSR_TRY(check_step(opt, &tape));
     TSR_TRY(count_update(opt));
     for (int i = 0; i < opt->count; i++) {
         const slot *s = &opt->slots[i];
@@ -100,6 +115,12 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
         } else {
             TSR_TRY(step_adamw(opt, s, lr, &call));
         }
+    }
+    for (int i = 0; tape != NULL && i < opt->count; i++) {
+        opt->slots[i].param->updated = !opt->slots[i].param->spec.frozen;
+    }
+    if (tape != NULL) {
+        tsri_step_updated(tape);
     }
     return TSR_OK;
 }

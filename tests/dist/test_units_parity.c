@@ -356,7 +356,9 @@ static tsr_status fail_step(rig *r, int step, bool in_backward)
         TSR_TRY(tsr_op_cross_entropy(r->tape, logits, r->labels[1], &loss));
         CHECK_STATUS(TSR_ERR_INVALID, tsr_backward(r->tape, loss));
     }
-    TSR_TRY(tsr_step_end(r->tape));
+    tsri_step_fail(r->tape);
+    CHECK_OK(tsr_step_end(r->tape));
+    tsr_error_clear();
     return TSR_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "autograd/param.h"
@@ -24,6 +25,18 @@ static tsr_status block_forward(void *self, tsr_tape *tape, tsr_dtensor *const *
     return TSR_OK;
 }
 
+static tsr_status split_sequence(const step_rig *r, tsr_dtensor *x, tsr_dtensor **out)
+{
+    tsr_layout layout = *tsr_dtensor_layout(x);
+
+    *out = x;
+    if (r->splits >= 0) {
+        layout.place[r->splits] = (tsr_placement){.kind = TSR_SHARD, .dim = 1};
+        TSR_TRY(tsr_op_redistribute(r->tape, x, &layout, out));
+    }
+    return TSR_OK;
+}
+
 static tsr_status model_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                                 tsr_dtensor **out)
 {
@@ -33,6 +46,7 @@ static tsr_status model_forward(void *self, tsr_tape *tape, tsr_dtensor *const *
 
     (void)in_count;
     TSR_TRY(tsr_op_embedding(tape, in[0], embed, &h));
+    TSR_TRY(split_sequence(r, h, &h));
     TSR_TRY(tsr_module_call(r->block, tape, &h, 1, &h));
     TSR_TRY(tsr_op_linear(tape, h, embed, NULL, out));
     return TSR_OK;
@@ -61,6 +75,24 @@ static tsr_status open_model(step_rig *r, const step_rig_options *o)
     return TSR_OK;
 }
 
+static tsr_status open_hidden(step_rig *r)
+{
+    const int64_t shape[] = {BATCH, SEQ, STEP_DIM};
+    float values[BATCH * SEQ * STEP_DIM];
+    int64_t local[TSR_MAX_DIMS];
+    int64_t first[TSR_MAX_DIMS];
+    tsr_layout layout;
+
+    TSR_TRY(tsr_layout_data(r->comm, shape, 3, &layout));
+    TSR_TRY(tsr_layout_local(&layout, tsr_comm_rank(r->comm), local, first));
+    for (int64_t i = 0; i < local[0] * SEQ * STEP_DIM; i++) {
+        values[i] = (float)((first[0] * SEQ * STEP_DIM + i) * 13 % 17) / 17.0F - 0.4F;
+    }
+    TSR_TRY(tsr_dtensor_create(r->comm, &layout, TSR_F32, "hidden", &r->hidden));
+    TSR_TRY(tsr_dtensor_write(r->hidden, values));
+    return TSR_OK;
+}
+
 static tsr_status open_batches(step_rig *r)
 {
     const int64_t shape[] = {BATCH, SEQ};
@@ -77,7 +109,7 @@ static tsr_status open_batches(step_rig *r)
             const int64_t at = first[0] * SEQ + i;
 
             ids[i] = (int32_t)((at * 5 + m * 3) % STEP_VOCAB);
-            labels[i] = (int32_t)((at * 7 + m) % STEP_VOCAB);
+            labels[i] = (int32_t)((at * 7 + m) % STEP_DIM);
         }
         TSR_TRY(tsr_dtensor_create(r->comm, &layout, TSR_I32, "ids", &r->ids[m]));
         TSR_TRY(tsr_dtensor_create(r->comm, &layout, TSR_I32, "labels", &r->labels[m]));
@@ -93,15 +125,31 @@ tsr_status step_rig_open(const step_rig_options *options, step_rig *rig)
     const int size = tsr_test_size();
     const tsr_mesh_axis axes[] = {{"replicate", size > 2 ? size / 2 : 1},
                                   {"shard", size > 2 ? 2 : size}};
+    const tsr_mesh_axis copies[] = {{"copies", size}};
+    const tsr_mesh_axis split[] = {{"shard", 2}, {"tp", 2}};
+    const tsr_comm_options checked = {.record = true, .race_check = true};
     const int skip = size > 2 ? 0 : 1;
 
-    *rig = (step_rig){0};
+    *rig = (step_rig){.splits = options->tp ? 1 : -1};
     TSR_TRY(tsr_world_open(NULL, NULL, &cpu, &rig->world));
-    TSR_TRY(tsr_mesh_create(size, axes + skip, 2 - skip, NULL, &rig->mesh));
-    TSR_TRY(tsr_comm_open(rig->world, rig->mesh, NULL, &rig->comm));
+    if (options->single) {
+        TSR_TRY(tsr_mesh_create(size, copies, 1, NULL, &rig->mesh));
+    } else if (options->tp) {
+        TSR_TRY(tsr_mesh_create(size, split, 2, NULL, &rig->mesh));
+    } else {
+        TSR_TRY(tsr_mesh_create(size, axes + skip, 2 - skip, NULL, &rig->mesh));
+    }
+    TSR_TRY(tsr_comm_open(rig->world, rig->mesh, &checked, &rig->comm));
+    if (options->single) {
+        TSR_TRY(tsri_comm_claim_axis(rig->comm, "copies", "one rank"));
+    }
+    if (options->tp) {
+        TSR_TRY(tsri_comm_claim_axis(rig->comm, "tp", "tp"));
+    }
     TSR_TRY(open_model(rig, options));
     TSR_TRY(tsr_tape_create(rig->comm, &rig->tape));
     TSR_TRY(open_batches(rig));
+    TSR_TRY(open_hidden(rig));
     return TSR_OK;
 }
 
@@ -110,6 +158,10 @@ void step_rig_close(step_rig *rig)
     for (int m = 0; m < STEP_MICRO; m++) {
         tsr_dtensor_release(&rig->ids[m]);
         tsr_dtensor_release(&rig->labels[m]);
+    }
+    tsr_dtensor_release(&rig->hidden);
+    if (rig->comm != NULL) {
+        CHECK_EQ(tsri_recorder_race_count(tsri_comm_device(rig->comm)), 0);
     }
     tsr_tape_destroy(&rig->tape);
     tsr_optimizer_destroy(&rig->optimizer[0]);
@@ -148,6 +200,18 @@ tsr_status step_rig_micro(step_rig *rig, int micro, double factor)
     return TSR_OK;
 }
 
+tsr_status step_rig_block(step_rig *rig, int micro)
+{
+    tsr_dtensor *x = rig->hidden;
+
+    TSR_TRY(tsr_tape_begin(rig->tape, micro));
+    TSR_TRY(split_sequence(rig, x, &x));
+    TSR_TRY(tsr_module_call(rig->block, rig->tape, &x, 1, &x));
+    TSR_TRY(tsr_op_cross_entropy(rig->tape, x, rig->labels[micro], &x));
+    TSR_TRY(tsr_backward(rig->tape, x));
+    return TSR_OK;
+}
+
 tsr_status step_rig_run(step_rig *rig, int64_t step, int micro_batches, double factor)
 {
     TSR_TRY(step_rig_begin(rig, step, micro_batches));
@@ -174,4 +238,33 @@ tsr_status step_rig_read(const step_rig *rig, float *out)
         at += p->own_end - p->own_begin;
     }
     return TSR_OK;
+}
+
+bool step_rig_near(const step_rig *rig, const float *whole, double tolerance)
+{
+    tsr_param *const *params = NULL;
+    float own[STEP_ELEMENTS];
+    int64_t base = 0;
+    int64_t at = 0;
+    int count = 0;
+
+    if (step_rig_read(rig, own) != TSR_OK ||
+        tsr_module_params(rig->model, &params, &count) != TSR_OK) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        const tsr_param *p = params[i];
+        tsri_param_block b;
+
+        tsri_param_get_block(p, &b);
+        for (int64_t e = p->own_begin; e < p->own_end; e++, at++) {
+            const int64_t g = (b.first_row + e / b.cols) * STEP_DIM + b.first_col + e % b.cols;
+
+            if (!(fabs((double)own[at] - (double)whole[base + g]) <= tolerance)) {
+                return false;
+            }
+        }
+        base += tsr_param_count(p);
+    }
+    return true;
 }

@@ -208,6 +208,18 @@ static tsr_status place_input(tsri_op_call *call, int i)
     return TSR_OK;
 }
 
+bool tsri_tape_is_of_params(const tsr_tape *tape, tsr_dtensor *const *in, int in_count)
+{
+    for (int i = 0; i < in_count; i++) {
+        const int node = in[i]->param == NULL ? tsri_tape_node_of(tape, in[i]) : -1;
+
+        if (in[i]->param == NULL && (node < 0 || !tape->nodes[node]->of_params)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static tsr_status record(tsri_op_call *call)
 {
     tsr_tape *tape = call->tape;
@@ -217,6 +229,7 @@ static tsr_status record(tsri_op_call *call)
     TSR_TRY(tsri_tape_node(tape, &node, &index));
     node->call = *call;
     node->out = call->out;
+    node->of_params = tsri_tape_is_of_params(tape, call->in, call->in_count);
     for (int i = 0; i < call->in_count; i++) {
         tsr_dtensor *in = call->in[i];
 

@@ -119,6 +119,8 @@ typedef struct tsri_part_options {
 tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context,
                                 tsr_dtensor *const *in, int in_count,
                                 const tsri_part_options *options, tsr_dtensor **out);
+/** True while forward runs a part that backward will run again, once. */
+bool tsri_tape_in_part(const tsr_tape *tape);
 /** True while backward runs a part again (tsri_tape_in_backward is then true too). */
 bool tsri_tape_in_recompute(const tsr_tape *tape);
 

@@ -80,6 +80,7 @@ typedef struct tsri_node {
     int source[TSRI_OP_MAX_IN];       /* node that made in[i]; -1: none */
     tsr_param *param[TSRI_OP_MAX_IN]; /* in[i] is its value; owned */
     const tsr_dtensor *out;           /* identity, never followed */
+    bool of_params;                   /* made of parameters alone: the same on all data ranks */
     tsr_dtensor *grad[TSRI_NODE_MAX_GRADS];
     int grad_count;
 } tsri_node;
@@ -232,6 +233,8 @@ tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out)
 
 /* ---- apply ---- */
 
+/** Whether all of in[in_count] are parameters or made of parameters alone. */
+bool tsri_tape_is_of_params(const tsr_tape *tape, tsr_dtensor *const *in, int in_count);
 /** The node that made value if it counts on the tape now, else -1. */
 int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value);
 /** Fail if a parameter among the inputs of mask has no memory at the moment. */

@@ -101,6 +101,7 @@ static tsr_status record_part(tsr_tape *tape, tsri_checkpoint **checkpoint, tsr_
 
     TSR_TRY(push_node(tape, &op_checkpoint, tsri_tape_path(tape), out, &node));
     node->call.in_count = in_count;
+    node->of_params = tsri_tape_is_of_params(tape, in, in_count);
     for (int i = 0; i < in_count; i++) {
         node->call.in[i] = tsr_dtensor_retain(in[i]);
         node->call.needs_grad[i] = in[i]->needs_grad;
@@ -200,6 +201,7 @@ static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor
         TSR_TRY(tsri_dtensor_view(in, &in->layout, 0, &leaf[i]));
         if (node->call.needs_grad[i]) {
             TSR_TRY(push_node(tape, &op_leaf, node->call.path, leaf[i], &leaf_node));
+            leaf_node->of_params = node->source[i] >= 0 && tape->nodes[node->source[i]]->of_params;
             has_node[i] = true;
         }
     }
@@ -299,4 +301,9 @@ release_leaves:
         tsr_dtensor_release(&leaf[i]);
     }
     return status;
+}
+
+bool tsri_tape_in_part(const tsr_tape *tape)
+{
+    return tape->keeping != NULL;
 }

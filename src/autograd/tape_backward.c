@@ -354,31 +354,48 @@ release_owned:
     return status;
 }
 
-/* What an operation that takes Partial wants of one gradient: Partial may stay where out is
- * Replicate. */
-static tsr_layout linear_want(const tsri_op_call *call, const tsr_dtensor *grad)
+/* Backward of node is the same linear map on all ranks of axis: it takes terms of a gradient as
+ * well as the whole. Between parameters alone terms are handed on, so that they are reduced once,
+ * with the parameters' other gradients, and ranks to which no gradient came are not waited for. */
+static bool takes_terms(const tsri_node *node, int axis)
 {
-    tsr_layout want = call->grad_want;
+    const tsri_op_call *call = &node->call;
 
-    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
-        if (call->out_layout.place[axis].kind == TSR_REPLICATE &&
-            grad->layout.place[axis].kind == TSR_PARTIAL) {
+    if (call->out_layout.place[axis].kind != TSR_REPLICATE) {
+        return false;
+    }
+    for (int i = 0; node->of_params && i < call->in_count; i++) {
+        if (call->in_layout[i].place[axis].kind != TSR_REPLICATE) {
+            return call->def->linear;
+        }
+    }
+    return call->def->linear || node->of_params;
+}
+
+/* What node wants of one gradient: Partial may stay where it takes terms. */
+static tsr_layout want_of(const tsri_node *node, const tsr_dtensor *grad)
+{
+    tsr_layout want = node->call.grad_want;
+
+    for (int axis = 0; axis < tsri_rule_axes(&node->call); axis++) {
+        if (grad->layout.place[axis].kind == TSR_PARTIAL && takes_terms(node, axis)) {
             want.place[axis] = tsri_partial();
         }
     }
     return want;
 }
 
-/* The next gradient to play through node: for a linear operation each as it came, for others the
- * sum of all in the layout that the operation wants. */
+/* The next gradient to play through node: where terms are handed on each as it came, else the sum
+ * of all in the layout that the operation wants. */
 static tsr_status take_grad(tsri_node *node, tsr_dtensor **out)
 {
     tsri_op_call *call = &node->call;
+    const bool one_by_one = call->def->linear || node->of_params;
     tsr_dtensor *sum = node->grad[--node->grad_count];
-    const tsr_layout want = call->def->linear ? linear_want(call, sum) : call->grad_want;
+    const tsr_layout want = one_by_one ? want_of(node, sum) : call->grad_want;
 
     TSR_TRY(convert_owned(call, sum, &want, &sum));
-    while (!call->def->linear && node->grad_count > 0) {
+    while (!one_by_one && node->grad_count > 0) {
         tsr_dtensor *more = node->grad[--node->grad_count];
         const tsr_status status = convert_owned(call, more, &want, &more);
 
@@ -390,6 +407,24 @@ static tsr_status take_grad(tsri_node *node, tsr_dtensor **out)
     }
     *out = sum;
     return TSR_OK;
+}
+
+/* Of terms come terms. */
+static void let_terms_pass(tsri_node *node)
+{
+    tsri_op_call *call = &node->call;
+
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        const bool terms = call->dout->layout.place[axis].kind == TSR_PARTIAL;
+
+        for (int i = 0; node->of_params && i < call->in_count; i++) {
+            tsr_placement *place = &call->grad_layout[i].place[axis];
+
+            if (takes_terms(node, axis) && place->kind != TSR_SHARD) {
+                *place = terms ? tsri_partial() : tsri_replicate();
+            }
+        }
+    }
 }
 
 static tsr_status play(tsr_tape *tape, tsri_node *node)
@@ -404,6 +439,7 @@ static tsr_status play(tsr_tape *tape, tsri_node *node)
     }
     while (node->grad_count > 0) {
         TSR_TRY(take_grad(node, &node->call.dout));
+        let_terms_pass(node);
         TSR_TRY(run_backward(tape, node));
         tsr_dtensor_release(&node->call.dout);
     }

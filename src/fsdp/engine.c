@@ -65,7 +65,7 @@ static void begin_pass(engine *e)
     e->busy = true;
 }
 
-static bool is_updated(const unit *u)
+bool tsri_unit_is_updated(const unit *u)
 {
     for (int i = 0; i < u->param_count; i++) {
         if (u->params[i].param->updated) {
@@ -82,7 +82,7 @@ static tsr_status complete_kept(engine *e)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        u->keep = u->keep && !is_updated(u);
+        u->keep = u->keep && !tsri_unit_is_updated(u);
         if (!u->keep) {
             continue;
         }
@@ -110,6 +110,7 @@ static tsr_status end_step(void *context, bool failed)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
+        u->stale = u->stale || (u->own_count < u->train_count && tsri_unit_is_updated(u));
         forget_gradients(u);
         TSR_TRY(tsri_unit_end_sums(u, failed));
         for (int k = 0; k < u->param_count; k++) {
@@ -225,7 +226,6 @@ static tsr_status finish_unit(unit *u, const tsr_tape *tape)
     u->keep =
         !u->done && (u->open || tsri_unit_has_pending(u)) && (!u->all_reduce || e->last_mark == 0);
     if (last || is_tape_last(tape)) {
-        u->stale = u->own_count < u->train_count;
         TSR_TRY(tsri_unit_await_sums(u));
     }
     return TSR_OK;
@@ -375,6 +375,13 @@ static tsr_status gather(unit *u, bool again)
     return TSR_OK;
 }
 
+/* A forward of a unit that backward comes to: at once, or when it runs a part again; that second
+ * run is not another. */
+static bool has_backward(const tsr_tape *tape, bool again)
+{
+    return !again && (!tsri_tape_no_grad(tape) || tsri_tape_in_part(tape));
+}
+
 static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
 {
     if (!again) {
@@ -382,10 +389,8 @@ static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
         u->passed = true;
     }
     TSR_TRY(gather(u, again));
-    if (!tsri_tape_no_grad(tape)) {
-        TSR_TRY(tsri_tape_marker(tape, after_backward, u));
-        u->calls++;
-    }
+    TSR_TRY(tsri_tape_marker(tape, after_backward, u));
+    u->calls += has_backward(tape, again) ? 1 : 0;
     return TSR_OK;
 }
 
@@ -446,9 +451,7 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
     TSR_TRY(arrive(u, tape, again));
     TSR_TRY(gather(u, again));
     u->inside++;
-    if (!tsri_tape_no_grad(tape)) {
-        u->calls++;
-    }
+    u->calls += has_backward(tape, again) ? 1 : 0;
     return TSR_OK;
 }
 

@@ -143,7 +143,6 @@ static tsr_status finish_all(engine *e)
         if (u->train_count == 0) {
             continue;
         }
-        u->stale = u->own_count < u->train_count;
         if (u->done || !u->all_reduce) {
             continue;
         }

@@ -311,6 +311,8 @@ tsr_status tsri_schedule_part_again(engine *e, tsr_module *module, tsr_tape *tap
 int tsri_schedule_after(const engine *e, int from, int to, unit **out, int capacity);
 int tsri_schedule_before(const engine *e, int from, unit **out, int capacity);
 /* engine.c */
+/** An optimizer has updated parameters of u in the step under way. */
+bool tsri_unit_is_updated(const unit *u);
 /** Issue what others do at mark m, which this rank passes over. */
 tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again);
 tsr_status tsri_engine_gather_again(unit *u, int at, int end);

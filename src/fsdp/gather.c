@@ -260,6 +260,7 @@ tsr_status tsri_unit_unshard(unit *u)
     if (u->state != SLOT_EMPTY) {
         return TSR_OK;
     }
+    u->stale = u->stale || (u->own_count < u->train_count && tsri_unit_is_updated(u));
     if (u->options.offload_params && u->has_slot && !u->kept_held) {
         first = tsri_unit_stream(u, TSRI_STREAM_COPY);
     }

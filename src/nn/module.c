@@ -484,7 +484,9 @@ static tsr_status tell_root(tsr_module *module, tsr_tape *tape, bool leaves)
 static tsr_status run_part(void *context, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                            tsr_dtensor **out)
 {
-    TSR_TRY(tell_root(context, tape, false));
+    if (tsri_tape_in_recompute(tape) && !tsri_tape_no_grad(tape)) {
+        TSR_TRY(tell_root(context, tape, false)); /* again */
+    }
     TSR_TRY(run_forward(context, tape, in, in_count, out));
     TSR_TRY(tell_root(context, tape, true));
     return TSR_OK;
@@ -514,6 +516,8 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
                                            .keep = (const char *const *)module->checkpoint_keep,
                                            .keep_count = module->checkpoint_keep_count};
 
+        /* Before nothing is recorded: what comes first may leave markers. */
+        TSR_TRY(tell_root(module, tape, false));
         TSR_TRY(tsri_tape_checkpoint(tape, run_part, module, in, in_count, &options, out));
     } else {
         TSR_TRY(run_forward(module, tape, in, in_count, out));

@@ -104,6 +104,20 @@ static void run(const program *p, program_sabotage sabotage, int nth, verdict *o
 
 /* ---- failures ---- */
 
+/* As far as a name may begin. */
+static bool same_message(const char *a, const char *b)
+{
+    const char *x = strstr(a, ": ");
+    const char *y = strstr(b, ": ");
+
+    for (int i = 0; x != NULL && y != NULL && i < 36 && x[i] == y[i]; i++) {
+        if (i == 35 || x[i] == '\0') {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* In the same way: with the same status and message as far as that has no names, or a wrong number
  * of the same kind. */
 static bool still_fails(const program *p, void *context)
@@ -117,7 +131,7 @@ static bool still_fails(const program *p, void *context)
         return false;
     }
     if (as->status != TSR_OK) {
-        return strncmp(strstr(report.text, ": "), strstr(as->text, ": "), 36) == 0;
+        return same_message(report.text, as->text);
     }
     return (strstr(report.text, "loss") != NULL) == (strstr(as->text, "loss") != NULL);
 }
@@ -205,7 +219,7 @@ static void sees_a_wrong_reduction(void)
         verdict v;
         program_report report;
 
-        program_draw((uint64_t)(1000 + i / 2), tsr_test_size(), allowed_kinds(), &p);
+        program_draw((uint64_t)1000 + (uint64_t)i / 2, tsr_test_size(), allowed_kinds(), &p);
         run(&p, i % 2 == 0 ? PROGRAM_DROP : PROGRAM_DOUBLE, 1, &v, &report);
         struck += v.struck ? 1 : 0;
         seen += v.struck && v.failed ? 1 : 0;

@@ -54,8 +54,8 @@ static operands operands_of(truth_tape *tape, int node)
 {
     operands o = {.y = &tape->nodes[node], .cols = 1};
 
-    for (int i = 0; i < o.y->in_count; i++) {
-        o.in[i] = &tape->nodes[o.y->in[i]];
+    for (int i = 0; i < PROGRAM_MAX_IN; i++) {
+        o.in[i] = &tape->nodes[o.y->in[i]]; /* those beyond in_count are node 0 */
     }
     if (o.y->ndim > 0) {
         o.cols = o.y->shape[o.y->ndim - 1];
@@ -413,11 +413,12 @@ static void attention(const operands *o, bool back)
 {
     const int64_t *shape = o->y->shape;
 
-    for (int64_t row = 0; row < shape[0] * shape[1] * shape[2]; row++) {
-        const int64_t at[3] = {row / shape[2] / shape[1], row / shape[2] % shape[1],
-                               row % shape[2]};
-
-        attention_row(o, at, back);
+    for (int64_t b = 0; b < shape[0]; b++) {
+        for (int64_t t = 0; t < shape[1]; t++) {
+            for (int64_t h = 0; h < shape[2]; h++) {
+                attention_row(o, (const int64_t[]){b, t, h}, back);
+            }
+        }
     }
 }
 

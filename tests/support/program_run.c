@@ -144,6 +144,20 @@ static tsr_status make_module(runner *r, int module)
     return TSR_OK;
 }
 
+static tsr_status add_children(runner *r, int order)
+{
+    for (int i = 1; i < r->p->module_count; i++) {
+        const program_module *m = &r->p->modules[i];
+        char name[16];
+
+        if (m->created == order && !m->absent) {
+            (void)snprintf(name, sizeof(name), "m%d", i);
+            TSR_TRY(tsr_module_add_child(r->modules[m->parent], name, r->modules[i]));
+        }
+    }
+    return TSR_OK;
+}
+
 /* In the order of "created", which is that of the units. */
 static tsr_status make_tree(runner *r)
 {
@@ -153,15 +167,7 @@ static tsr_status make_tree(runner *r)
         }
     }
     for (int order = 0; order < PROGRAM_MAX_MODULES; order++) {
-        for (int i = 1; i < r->p->module_count; i++) {
-            char name[16];
-
-            if (r->p->modules[i].created == order && !r->p->modules[i].absent) {
-                (void)snprintf(name, sizeof(name), "m%d", i);
-                TSR_TRY(
-                    tsr_module_add_child(r->modules[r->p->modules[i].parent], name, r->modules[i]));
-            }
-        }
+        TSR_TRY(add_children(r, order));
     }
     for (int i = 0; i < r->p->param_count; i++) {
         if (!r->p->params[i].absent) {

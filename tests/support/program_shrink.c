@@ -6,6 +6,8 @@
  */
 #include "support/program_shrink.h"
 
+#include "base/base.h"
+
 #include "tessera/tp.h"
 
 #include <string.h>
@@ -231,15 +233,22 @@ static bool plain_micro(program *p, int index)
     return true;
 }
 
+static bool op_reads(const program_op *op, int param)
+{
+    for (int a = 0; a < op->in_count; a++) {
+        if (op->in[a].is_param && op->in[a].index == param) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool reads(const program *p, int param)
 {
     for (int k = 0; k < p->module_count; k++) {
         for (int i = 0; i < p->modules[k].op_count; i++) {
-            for (int a = 0; a < p->modules[k].ops[i].in_count; a++) {
-                if (p->modules[k].ops[i].in[a].is_param &&
-                    p->modules[k].ops[i].in[a].index == param) {
-                    return true;
-                }
+            if (op_reads(&p->modules[k].ops[i], param)) {
+                return true;
             }
         }
     }
@@ -379,48 +388,54 @@ static bool plain_program(program *p, int index)
     }
 }
 
-/* What no operation reads any more goes; numbers of the others stay. */
-static void sweep(program *p)
+static void mark_used(const program_module *m, bool *used)
 {
-    for (int k = 0; k < p->module_count; k++) {
-        program_module *m = &p->modules[k];
-        bool used[PROGRAM_REGISTERS] = {false};
-        int to[PROGRAM_REGISTERS];
-        int count = 0;
+    used[m->result] = true;
+    for (int i = m->op_count - 1; i >= 0; i--) {
+        const program_op *op = &m->ops[i];
 
-        used[m->result] = true;
-        for (int i = m->op_count - 1; i >= 0; i--) {
-            for (int a = 0; used[m->input_count + i] && a < m->ops[i].in_count; a++) {
-                used[m->ops[i].in[a].index] =
-                    used[m->ops[i].in[a].index] || !m->ops[i].in[a].is_param;
+        for (int a = 0; used[m->input_count + i] && a < op->in_count; a++) {
+            if (!op->in[a].is_param) {
+                used[op->in[a].index] = true;
             }
         }
-        for (int i = 0; i < m->input_count; i++) {
-            to[i] = i;
-        }
-        for (int i = 0; i < m->op_count; i++) {
-            program_op *op = &m->ops[i];
-            const bool same = op->kind == PROGRAM_SAME && !op->in[0].is_param;
-
-            for (int a = 0; a < op->in_count; a++) {
-                op->in[a].index = op->in[a].is_param ? op->in[a].index : to[op->in[a].index];
-            }
-            to[m->input_count + i] = same ? op->in[0].index : m->input_count + count;
-            if (used[m->input_count + i] && !same) {
-                m->ops[count++] = *op;
-            }
-        }
-        m->result = to[m->result];
-        m->op_count = count;
     }
+}
+
+/* Operations whose results nobody reads go, and those that do nothing. */
+static void sweep_module(program_module *m)
+{
+    bool used[PROGRAM_REGISTERS] = {false};
+    int to[PROGRAM_REGISTERS] = {0};
+    int count = 0;
+
+    mark_used(m, used);
+    for (int i = 0; i < m->input_count; i++) {
+        to[i] = i;
+    }
+    for (int i = 0; i < m->op_count; i++) {
+        program_op op = m->ops[i];
+        const bool same = op.kind == PROGRAM_SAME && !op.in[0].is_param;
+
+        for (int a = 0; a < op.in_count; a++) {
+            op.in[a].index = op.in[a].is_param ? op.in[a].index : to[op.in[a].index];
+        }
+        to[m->input_count + i] = same ? op.in[0].index : m->input_count + count;
+        if (used[m->input_count + i] && !same) {
+            m->ops[count++] = op;
+        }
+    }
+    m->result = to[m->result];
+    m->op_count = count;
 }
 
 static bool sweep_once(program *p, int index)
 {
-    if (index == 0) {
-        sweep(p);
+    if (index >= p->module_count) {
+        return false;
     }
-    return index == 0;
+    sweep_module(&p->modules[index]);
+    return true;
 }
 
 static bool try_one(program *p, simplification simplify, int index,
@@ -428,12 +443,14 @@ static bool try_one(program *p, simplification simplify, int index,
 {
     static program copy;
 
-    copy = *p;
+    memcpy(&copy, p, sizeof(copy));
     *more = simplify(&copy, index);
-    if (!*more || memcmp(&copy, p, sizeof(copy)) == 0 || !fails(&copy, context)) {
+    /* Copied bit by bit, so that what did not change is the same bit by bit. */
+    if (!*more || tsri_hash(&copy, sizeof(copy), 0) == tsri_hash(p, sizeof(copy), 0) ||
+        !fails(&copy, context)) {
         return false;
     }
-    *p = copy;
+    memcpy(p, &copy, sizeof(copy));
     return true;
 }
 

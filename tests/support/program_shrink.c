@@ -219,7 +219,7 @@ static bool plain_micro(program *p, int index)
         m->reads_loss = false;
         break;
     case 5:
-        m->last = TSR_LAST_AUTO;
+        m->last = m->last == TSR_LAST_NO ? TSR_LAST_YES : m->last;
         break;
     default:
         for (int axis = 0; axis < p->axis_count; axis++) {
@@ -438,6 +438,43 @@ static bool sweep_once(program *p, int index)
     return true;
 }
 
+/* An update comes after the step's last reductions, and nothing is left over at the end. */
+static bool is_legal_step(const program_step *step, bool final)
+{
+    int last = step->micro_count - 1;
+    bool automatic = true;
+
+    while (last > 0 && !step->micro[last].backward) {
+        last--;
+    }
+    for (int i = 0; i < step->micro_count; i++) {
+        const tsr_last_backward want = i == last ? TSR_LAST_YES : TSR_LAST_NO;
+
+        automatic = automatic && step->micro[i].last == TSR_LAST_AUTO;
+        if (step->update && step->micro[i].last != want && step->micro[i].last != TSR_LAST_AUTO) {
+            return false;
+        }
+    }
+    if (!step->micro[last].backward || (final && !step->update)) {
+        return false;
+    }
+    if (!step->update) {
+        return !step->all_reduce || step->micro[last].last == TSR_LAST_NO;
+    }
+    return step->all_reduce &&
+           (automatic ? last == step->micro_count - 1 : step->micro[last].last == TSR_LAST_YES);
+}
+
+static bool is_legal(const program *p)
+{
+    for (int s = 0; s < p->step_count; s++) {
+        if (!is_legal_step(&p->steps[s], s + 1 == p->step_count)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool try_one(program *p, simplification simplify, int index,
                     bool (*fails)(const program *p, void *context), void *context, bool *more)
 {
@@ -447,7 +484,7 @@ static bool try_one(program *p, simplification simplify, int index,
     *more = simplify(&copy, index);
     /* Copied bit by bit, so that what did not change is the same bit by bit. */
     if (!*more || tsri_hash(&copy, sizeof(copy), 0) == tsri_hash(p, sizeof(copy), 0) ||
-        !fails(&copy, context)) {
+        !is_legal(&copy) || !fails(&copy, context)) {
         return false;
     }
     memcpy(p, &copy, sizeof(copy));

@@ -379,8 +379,9 @@ static void draw_call(program_builder *b, int module, int child)
 
     op->number = child;
     op->micros = some_micros(b, program_is_on(b, PROGRAM_ON_SKIP));
+    /* The gradient of a value made of parameters would come on some ranks alone. */
     if (program_is_on(b, PROGRAM_ON_SKIP_RANKS) && is_local(b->p, child) &&
-        program_once(&b->chance, 2)) {
+        (op->in_count == 1 || op->in[1].is_param) && program_once(&b->chance, 2)) {
         op->passed = (unsigned)program_pick(&b->chance, 256);
     }
 }

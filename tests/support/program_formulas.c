@@ -48,11 +48,14 @@ typedef struct operands {
     truth_node *y;
     truth_node *in[PROGRAM_MAX_IN];
     int64_t rows, cols; /* of y: cols is its last dim */
+    double rounding;    /* of what is kept in f32: 2^-24, or 0 */
 } operands;
 
 static operands operands_of(truth_tape *tape, int node)
 {
     operands o = {.y = &tape->nodes[node], .cols = 1};
+
+    o.rounding = tape->rounding > 0.0 ? 0x1p-24 : 0.0;
 
     for (int i = 0; i < PROGRAM_MAX_IN; i++) {
         o.in[i] = &tape->nodes[o.y->in[i]]; /* those beyond in_count are node 0 */
@@ -431,7 +434,7 @@ static void cross_entropy(const operands *o, bool back)
 
     for (int64_t r = 0; r < x->count / n; r++) {
         const int label = (int)o->in[1]->value[r];
-        const double lse = log_sum(x->value + r * n, n);
+        const double lse = truth_round(log_sum(x->value + r * n, n), o->rounding);
 
         for (int64_t c = 0; back && label != TSR_IGNORE_INDEX && c < n; c++) {
             x->grad[r * n + c] += o->y->grad[0] / o->y->tokens *

@@ -65,7 +65,8 @@ static const tsr_custom_op cap = {.name = "cap",
                                   .forward = cap_forward,
                                   .backward = cap_backward,
                                   .keep_in = 1,
-                                  .adds_grad = 1};
+                                  .adds_grad = 1,
+                                  .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16)}};
 
 static tsr_status square_sum_shape(tsr_op_shapes *shapes)
 {
@@ -101,13 +102,15 @@ static void square_sum_backward(const tsr_op_work *work)
     }
 }
 
-static const tsr_custom_op square_sum = {.name = "square_sum",
-                                         .shape = square_sum_shape,
-                                         .place = square_sum_place,
-                                         .forward = square_sum_forward,
-                                         .backward = square_sum_backward,
-                                         .keep_in = 1,
-                                         .adds_grad = 1};
+static const tsr_custom_op square_sum = {
+    .name = "square_sum",
+    .shape = square_sum_shape,
+    .place = square_sum_place,
+    .forward = square_sum_forward,
+    .backward = square_sum_backward,
+    .keep_in = 1,
+    .adds_grad = 1,
+    .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16)}};
 
 /* ---- of the library ---- */
 

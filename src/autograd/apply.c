@@ -437,6 +437,22 @@ static const tsri_op_def op_move = {.name = "redistribute",
                                     .linear = true,
                                     .makes_grad = 1};
 
+/* Axes on which a move to out_layout communicates: all that change, but from Replicate. */
+static unsigned moving_axes(const tsri_op_call *call)
+{
+    unsigned mask = 0;
+
+    for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
+        const tsr_placement from = call->in_layout[0].place[axis];
+
+        if (from.kind != TSR_REPLICATE && !tsri_place_equal(from, call->out_layout.place[axis]) &&
+            tsr_mesh_axis_size(tsr_comm_mesh(call->comm), axis) > 1) {
+            mask |= 1U << axis;
+        }
+    }
+    return mask;
+}
+
 tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, const char *asked_by,
                         tsr_dtensor **out)
 {
@@ -456,6 +472,7 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
     if (asked_by != NULL) {
         TSR_TRY(tsri_tape_insert(tape, call.path, asked_by, false, x, &call.out_layout));
     }
+    TSR_TRY_GOTO(status, tsri_tape_meet(tape, moving_axes(&call)), mark_failed);
     /* A parameter's bytes may go away behind the tape's back: its copies are not for others. */
     TSR_TRY_GOTO(status,
                  apply(&call, x->param != NULL ? tape->depth : tsri_tape_copy_depth(tape, x),

@@ -18,6 +18,9 @@ typedef struct tsri_step_watch {
     tsr_status (*end)(void *context, bool failed);
     /** The tape has played a micro-batch backward, to its beginning. NULL: nobody asks. */
     tsr_status (*played)(void *context, const tsr_tape *tape);
+    /** An operation of a forward, or of a part's second run, is about to communicate over axes that
+     * carry data. NULL: nobody asks. */
+    tsr_status (*meet)(void *context, tsr_tape *tape);
     void *context;
     tsr_tape *tape; /* NULL: none */
     struct tsri_step_watch *next;

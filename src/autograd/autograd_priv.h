@@ -233,6 +233,9 @@ tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out)
 
 /* ---- apply ---- */
 
+/** A forward is about to communicate over the axes of mask: tell who watches, if they carry data.
+ */
+tsr_status tsri_tape_meet(tsr_tape *tape, unsigned mask);
 /** Whether all of in[in_count] are parameters or made of parameters alone. */
 bool tsri_tape_is_of_params(const tsr_tape *tape, tsr_dtensor *const *in, int in_count);
 /** The node that made value if it counts on the tape now, else -1. */

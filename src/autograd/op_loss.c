@@ -185,6 +185,7 @@ static tsr_status loss_forward(tsri_op_call *call)
     tsr_status status = TSR_OK;
 
     TSR_TRY_GOTO(status, acquire_stats(call, &stats), release);
+    TSR_TRY_GOTO(status, tsri_tape_meet(call->tape, mask), release);
     TSR_TRY_GOTO(status, find_max(call, mask, &stats), release);
     TSR_TRY_GOTO(status, find_sums(call, mask, &stats), release);
     TSR_TRY_GOTO(status, finish(call, &stats), release);

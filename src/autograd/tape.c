@@ -142,6 +142,19 @@ tsr_status tsri_tape_tell_played(const tsr_tape *tape)
     return TSR_OK;
 }
 
+tsr_status tsri_tape_meet(tsr_tape *tape, unsigned mask)
+{
+    if ((mask & tsri_comm_data_mask(tape->comm)) == 0) {
+        return TSR_OK;
+    }
+    for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {
+        if (w->meet != NULL) {
+            TSR_TRY(w->meet(w->context, tape));
+        }
+    }
+    return TSR_OK;
+}
+
 /* What the step's norms made of the loss scale counts from now on. */
 static tsr_status take_next_scale(tsr_tape *tape)
 {

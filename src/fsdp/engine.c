@@ -123,6 +123,7 @@ static tsr_status end_step(void *context, bool failed)
 }
 
 static tsr_status end_backward(void *context, const tsr_tape *tape);
+static tsr_status at_meeting(void *context, tsr_tape *tape);
 
 tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
 {
@@ -133,6 +134,7 @@ tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
         e->epoch = tsri_tape_epoch(tape);
         e->watch.end = end_step;
         e->watch.played = end_backward;
+        e->watch.meet = at_meeting;
         e->watch.context = e;
         tsri_tape_watch(tape, &e->watch);
         begin_pass(e);
@@ -409,6 +411,11 @@ tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again
         return tsri_tape_marker(tape, part_again, m->module);
     case MARK_USE:
         return tsri_engine_use(u, tape);
+    case MARK_MEET:
+        return TSR_RAISE(TSR_ERR_DISAGREE,
+                         "model \"%s\": this rank passes over an operation that communicates over "
+                         "data axes",
+                         m->module->path);
     case MARK_PART_ENTER:
         break;
     }
@@ -501,6 +508,19 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
     }
     TSR_TRY(reach(u, MARK_LEAVE, tape));
     TSR_TRY(leave(u));
+    return TSR_OK;
+}
+
+static tsr_status at_meeting(void *context, tsr_tape *tape)
+{
+    engine *e = context;
+    tsr_module *root = e->units[0]->module;
+
+    if (tsri_tape_in_recompute(tape)) {
+        TSR_TRY(tsri_schedule_again(e, root, MARK_MEET, tape));
+    } else if (e->root_running && e->epoch == tsri_tape_epoch(tape)) {
+        TSR_TRY(tsri_schedule_reach(e, root, MARK_MEET, tape));
+    }
     return TSR_OK;
 }
 

@@ -154,7 +154,8 @@ typedef enum mark_kind {
     MARK_LEAVE,
     MARK_PART_ENTER, /* a checkpointed module, which backward runs again */
     MARK_PART_LEAVE,
-    MARK_USE /* a parameter of a unit, first outside its module */
+    MARK_USE,  /* a parameter of a unit, first outside its module */
+    MARK_MEET, /* an operation communicates over data axes; of the root */
 } mark_kind;
 
 typedef struct mark {

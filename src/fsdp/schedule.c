@@ -25,7 +25,7 @@
 
 static bool enters(mark_kind kind)
 {
-    return kind == MARK_ENTER || kind == MARK_PART_ENTER || kind == MARK_USE;
+    return kind == MARK_ENTER || kind == MARK_PART_ENTER || kind == MARK_USE || kind == MARK_MEET;
 }
 
 static bool same(const mark *a, const mark *b)
@@ -113,7 +113,8 @@ typedef struct announcement {
 
 static const char *mark_text(const engine *e, const announcement *a, char *text, size_t size)
 {
-    static const char *const verbs[] = {"runs", "ends", "runs", "ends", "uses a parameter of"};
+    static const char *const verbs[] = {
+        "runs", "ends", "runs", "ends", "uses a parameter of", "communicates over data axes in"};
     const bool known = a->order >= 0 && a->order < e->module_count;
 
     (void)snprintf(text, size, "%s \"%s\"", known ? verbs[a->kind] : "is in another model than",
@@ -162,7 +163,9 @@ static const announcement *choose(const announcement *all, int ranks)
     int most = 0;
 
     for (int r = 0; r < ranks; r++) {
-        int count = enters((mark_kind)all[r].kind) ? ranks : 0;
+        int count = !enters((mark_kind)all[r].kind) ? 0
+                    : all[r].kind == MARK_MEET      ? ranks
+                                                    : 2 * ranks;
 
         if (all[r].valid == 0 || all[r].within == 0) {
             continue;
@@ -177,6 +180,22 @@ static const announcement *choose(const announcement *all, int ranks)
         }
     }
     return best;
+}
+
+/* All ranks come to an operation that communicates over data axes. */
+static tsr_status check_meeting(const engine *e, const announcement *next, const announcement *all)
+{
+    char text[192];
+
+    for (int r = 0; next->kind == MARK_MEET && r < tsr_world_size(tsr_comm_world(e->comm)); r++) {
+        if (all[r].kind != MARK_MEET) {
+            return TSR_RAISE(TSR_ERR_DISAGREE,
+                             "an operation communicates over data axes, but rank %d, which passes "
+                             "over it, %s: what ranks pass over must not",
+                             r, mark_text(e, &all[r], text, sizeof(text)));
+        }
+    }
+    return TSR_OK;
 }
 
 /* The mark that all ranks come to now. */
@@ -195,6 +214,7 @@ static tsr_status agree(engine *e, const mark *mine, announcement *all, mark *ou
         return TSR_RAISE(TSR_ERR_DISAGREE, "ranks run the units of model \"%s\" in different ways",
                          e->modules[0]->path);
     }
+    TSR_TRY(check_meeting(e, next, all));
     *out = (mark){.module = e->modules[next->order], .kind = (mark_kind)next->kind};
     return TSR_OK;
 }
@@ -209,7 +229,7 @@ static tsr_status note(engine *e, const mark *m)
 
         e->cursor = at >= 0 ? at + 1 : e->cursor;
     }
-    if (!e->learns || m->kind == MARK_USE) {
+    if (!e->learns || m->kind == MARK_USE || m->kind == MARK_MEET) {
         return TSR_OK;
     }
     if (enters(m->kind)) {

@@ -93,7 +93,7 @@ check_words() {
     esac
     [ "$result" = 0 ] || grep -Eq "$pattern" err || [ "$signal.$whom" = KILL.starter ] ||
         fault "nobody names $whom"
-    noise=$(grep -Evc '^(\[rank [0-9]+/[0-9]+\]|tessera: )|^$' err)
+    noise=$(grep -Evc '^(\[rank [0-9]+/[0-9]+\]|tessera: )|^(Killed|Terminated|Interrupt)?$' err)
     [ "$noise" = 0 ] || fault "$noise lines of noise"
 }
 

@@ -75,13 +75,17 @@ typedef struct tsri_filter {
     size_t ready;
     char output[4096]; /* what goes out at the end of the call */
     bool spoke;        /* something went through */
-    bool told;         /* how a rank or host was lost has been said */
-    bool reported;     /* a rank has said why it failed */
-    bool aborted;      /* mpirun says that a rank ended the job */
-    size_t headed;     /* characters of the newest line, */
-    char head[24];     /* and the first of them */
-    bool quiet;        /* the job is being ended on request: deaths of ranks are no news */
-    int exit_rank;     /* -1, or the rank of which mpirun says that it exited with exit_code */
+    size_t held;       /* what the launcher says and may explain something is held for a while: */
+    char later[8192];
+    double held_s; /* since then */
+    long launcher; /* its process, which its lines name; 0: unknown */
+    bool told;     /* how a rank or host was lost has been said */
+    bool reported; /* a rank has said why it failed */
+    bool aborted;  /* mpirun says that a rank ended the job */
+    size_t headed; /* characters of the newest line, */
+    char head[24]; /* and the first of them */
+    bool quiet;    /* the job is being ended on request: deaths of ranks are no news */
+    int exit_rank; /* -1, or the rank of which mpirun says that it exited with exit_code */
     int exit_code;
 } tsri_filter;
 

@@ -6,14 +6,19 @@
  *
  * A notice stands between two lines of 74 dashes; some are single lines. A line is held back only
  * while it may still turn out to be one of those, which the first characters of other text settle.
- * A notice that is not known goes through, since it may say why nothing started. Known ones are
- * dropped, or become one line of ours if they say how a rank or host was lost.
+ * Known notices are dropped, or become one line of ours if they say how a rank or host was lost.
+ * One that is not known, or a line of the launcher's own, is kept for a moment: it goes through,
+ * since it may say why nothing started, unless a better reason has been told by then.
  */
 #include "cli_priv.h"
+
+#include "base/base.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static const double hold_s = 1.5;
 
 enum {
     DASHES = 74,
@@ -76,6 +81,7 @@ static const char *const notices_tagged[] = {
     "Set MCA parameter \"orte_base_help_aggregate\"",
     "PMIX ERROR: UNREACHABLE",
     "PMIX ERROR: LOST_CONNECTION",
+    "Epoll ", /* of libevent, whose tag is "warn" */
 };
 static const char *const notices_plain[] = {
     "mpirun: ",
@@ -136,6 +142,48 @@ static bool is_explained(const tsri_filter *f)
     return f->told || f->reported || f->quiet;
 }
 
+/* Held text is shown when nothing better has come. */
+static void settle_held(tsri_filter *f)
+{
+    if (!is_explained(f)) {
+        put(f, f->later, f->held);
+    }
+    f->held = 0;
+}
+
+static void hold(tsri_filter *f, const char *data, size_t bytes)
+{
+    if (f->held == 0) {
+        f->held_s = tsri_now_s();
+    }
+    if (bytes > sizeof(f->later) - f->held) {
+        settle_held(f);
+    }
+    if (bytes > sizeof(f->later)) {
+        put(f, data, bytes);
+        return;
+    }
+    memcpy(f->later + f->held, data, bytes);
+    f->held += bytes;
+}
+
+static void look_at_held(tsri_filter *f)
+{
+    if (f->held > 0 && (is_explained(f) || tsri_now_s() - f->held_s > hold_s)) {
+        settle_held(f);
+    }
+}
+
+/* "[host:pid] " of the launcher's own process */
+static bool is_launchers(const tsri_filter *f, const char *text, size_t length)
+{
+    const char *end = memchr(text, ']', length);
+    const char *colon = memchr(text, ':', length);
+
+    return f->launcher != 0 && end != NULL && colon != NULL && colon < end &&
+           strtol(colon + 1, NULL, 10) == f->launcher;
+}
+
 /* "[host:pid] " and then one of the notices, or anything if they are no news */
 static fit match_tagged(const tsri_filter *f, const char *text, size_t length)
 {
@@ -156,8 +204,10 @@ static fit match_tagged(const tsri_filter *f, const char *text, size_t length)
     if (is_explained(f) && memchr(text, ':', at) != NULL) {
         return FIT_YES;
     }
-    return match_any(notices_tagged, sizeof(notices_tagged) / sizeof(notices_tagged[0]),
-                     text + at + 2, length - at - 2);
+    const fit known = match_any(notices_tagged, sizeof(notices_tagged) / sizeof(notices_tagged[0]),
+                                text + at + 2, length - at - 2);
+
+    return known == FIT_NO && is_launchers(f, text, length) ? FIT_MAYBE : known;
 }
 
 static fit match_dashes(const char *text, size_t length)
@@ -326,7 +376,7 @@ static void end_block(tsri_filter *f)
     if (is_known(f, flat) || is_explained(f)) {
         rescue(f, f->text);
     } else {
-        put(f, f->text, f->used);
+        hold(f, f->text, f->used);
     }
     f->in_block = false;
     f->used = 0;
@@ -363,8 +413,14 @@ static void end_line(tsri_filter *f)
     if (match_dashes(f->text, f->used) == FIT_YES) {
         f->in_block = true;
     } else if (match_line(f, f->text, f->used) != FIT_YES) {
+        const bool launchers = is_launchers(f, f->text, f->used);
+
         f->text[f->used++] = '\n';
-        put(f, f->text, f->used);
+        if (launchers) {
+            hold(f, f->text, f->used);
+        } else {
+            put(f, f->text, f->used);
+        }
     }
     f->used = 0;
 }
@@ -432,6 +488,7 @@ void tsri_filter_feed(tsri_filter *filter, const char *data, size_t bytes)
             take_in_line(filter, data[i]);
         }
     }
+    look_at_held(filter);
     flush(filter);
 }
 
@@ -449,6 +506,7 @@ static void decide(tsri_filter *f)
 void tsri_filter_idle(tsri_filter *filter)
 {
     decide(filter);
+    look_at_held(filter);
     flush(filter);
 }
 
@@ -460,5 +518,6 @@ void tsri_filter_finish(tsri_filter *filter)
         filter->used = 0;
     }
     decide(filter);
+    settle_held(filter);
     flush(filter);
 }

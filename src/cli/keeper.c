@@ -312,6 +312,8 @@ static void wait_for(job *j)
         }
         look(j);
     }
+    /* How it ended is told next, and explains what it said last. */
+    j->filter->quiet = j->filter->quiet || WIFSIGNALED(j->result);
     tsri_filter_finish(j->filter);
 }
 
@@ -371,6 +373,7 @@ int tsri_cli_keep(char **argv, bool one_host, const char *folder)
     tsri_filter_init(filter, STDERR_FILENO);
     j.filter = filter;
     if (begin(&j, argv) == TSR_OK) {
+        filter->launcher = (long)j.pid;
         wait_for(&j);
         result = end(&j, folder);
     } else {

@@ -97,6 +97,26 @@ static void test_unknown_notice(void)
     check(DASHES "never ends\n", DASHES "never ends\n");
 }
 
+/* What may explain a failure is not shown beside what does. */
+static void test_explained(void)
+{
+    const char *killed =
+        DASHES "mpirun noticed that process rank 3 with PID 0 on node vm exited on "
+               "signal 9 (Killed).\n" DASHES;
+    const char *told = "tessera: rank 3 on host vm was killed by signal 9 (Killed); the job was "
+                       "ended\n";
+    char text[1024];
+
+    (void)snprintf(text, sizeof(text), "%sA system call failed\n%s%s%sIt failed again\n%s", DASHES,
+                   DASHES, killed, DASHES, DASHES);
+    check(text, told);
+    check("[rank 1/2] ERR_IO: no disk\n" DASHES "A system call failed\n" DASHES
+          "[vm:77] anything\n",
+          "[rank 1/2] ERR_IO: no disk\n");
+    check(DASHES "A system call failed\n" DASHES "[rank 1/2] nothing wrong\n[vm:77] anything\n",
+          "[rank 1/2] nothing wrong\n[vm:77] anything\nA system call failed\n");
+}
+
 static void test_killed(void)
 {
     check(
@@ -192,6 +212,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"dropped", test_dropped},
     {"behind_text", test_behind_text},
     {"unknown", test_unknown_notice},
+    {"explained", test_explained},
     {"killed", test_killed},
     {"exit_code", test_exit_code},
     {"rescued", test_rescued},

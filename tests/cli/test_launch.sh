@@ -222,14 +222,6 @@ kill -s KILL "$mpirun"
 ended 1 6
 count err "tessera: mpirun .process $mpirun. was killed by signal 9 .Killed.; the job was ended$" 1
 background wait_long -n 2
-kill -s STOP "$mpirun"
-ended 1 8
-count err "tessera: mpirun .process $mpirun. was stopped; the job was ended$" 1
-background wait_long -n 2
-kill -s KILL "$keeper"
-ended 1 6
-count err 'tessera: the process that keeps the job was killed by signal 9' 1
-background wait_long -n 2
 kill -s KILL "$launcher"
 tries=0
 while [ -d "/proc/$keeper" ] && [ $tries -lt 80 ]; do

@@ -168,6 +168,16 @@ static tsr_status choose_norm(double p, tsrk_norm *out)
     return TSR_OK;
 }
 
+static tsr_status check_clip(const tsr_clip_options *o, tsrk_norm *norm_out)
+{
+    if (!(o->max_norm >= 0.0)) {
+        return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", o->max_norm);
+    }
+    TSRI_WANT_ENUM(o->nonfinite, TSR_NONFINITE_ERROR);
+    TSR_TRY(choose_norm(o->p, norm_out));
+    return TSR_OK;
+}
+
 tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
                                    const tsr_clip_options *options)
 {
@@ -179,11 +189,7 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
     tsr_tape *found = NULL;
     double value = 0.0;
 
-    if (!(o->max_norm >= 0.0)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "clip norm %g, wants at least 0", o->max_norm);
-    }
-    TSRI_WANT_ENUM(o->nonfinite, TSR_NONFINITE_ERROR);
-    TSR_TRY(choose_norm(o->p, &norm));
+    TSR_TRY(check_clip(o, &norm));
     TSR_TRY(tsri_optim_finalize(opt, "tsr_clip_grad_norm", tape, &found));
     if (o->max_norm > 0.0) {
         TSR_TRY(tsri_optim_check_updated(opt, "tsr_clip_grad_norm"));

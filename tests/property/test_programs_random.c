@@ -51,12 +51,14 @@ typedef struct verdict {
     double worst;
 } verdict;
 
-/* The report of the first rank that failed. */
+/* The report of the first rank that failed by itself, else of the first that failed. */
 static verdict gather(const program_report *mine, program_report *first)
 {
     int ranks[2] = {mine->failed ? 1 : 0, mine->status != TSR_OK ? 1 : 0};
     int sums[2] = {0};
-    int from = mine->failed ? tsr_test_rank() : tsr_test_size();
+    const bool of_others = mine->status == TSR_ERR_REMOTE || mine->status == TSR_ERR_COMM;
+    int from =
+        mine->failed ? tsr_test_rank() + (of_others ? tsr_test_size() : 0) : 2 * tsr_test_size();
     int root = 0;
     double worst = isnan(mine->worst) ? HUGE_VAL : mine->worst;
     verdict v = {.struck = mine->struck};
@@ -65,8 +67,7 @@ static verdict gather(const program_report *mine, program_report *first)
     (void)MPI_Allreduce(&from, &root, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     (void)MPI_Allreduce(&worst, &v.worst, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     *first = *mine;
-    (void)MPI_Bcast(first, (int)sizeof(*first), MPI_BYTE, root < tsr_test_size() ? root : 0,
-                    MPI_COMM_WORLD);
+    (void)MPI_Bcast(first, (int)sizeof(*first), MPI_BYTE, root % tsr_test_size(), MPI_COMM_WORLD);
     v.failed = sums[0] > 0;
     v.error_ranks = sums[1];
     return v;
@@ -164,8 +165,9 @@ static void shrink(program *p, program_report *as)
 }
 
 /* Kinds that are drawn by name alone: TSR_DRAW_OFF=none draws them all. */
-static const char by_name[] = "penalty,moves,data_moves,labels,micro_places,skip_ranks,two_"
-                              "forwards,alone,forward_only,read_loss";
+static const char by_name[] = "penalty,moves,data_moves,labels,micro_places,"
+                              "two_forwards,twice,offload,"
+                              "skip_ranks,alone,forward_only,read_loss";
 
 static uint64_t allowed_kinds(void)
 {

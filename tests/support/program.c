@@ -31,6 +31,14 @@ int64_t program_param_elements(const program_param *param)
     return param->shape[0] * (param->ndim == 2 ? param->shape[1] : 1);
 }
 
+int program_unit_of(const program *p, int module)
+{
+    while (module > 0 && !p->modules[module].is_unit) {
+        module = p->modules[module].parent;
+    }
+    return module;
+}
+
 /* ---- a forward ---- */
 
 static tsr_status load_arg(const program_machine *machine, const program_value *registers,

@@ -112,6 +112,8 @@ typedef struct program_step {
     program_micro micro[PROGRAM_MAX_MICRO];
     bool update, all_reduce;
     int clips; /* calls of clip */
+    unsigned
+        unshard; /* bit i: module i's unit is gathered after the step; its reshard at bit 8 + i */
     tsr_clip_options clip;
 } program_step;
 
@@ -121,7 +123,6 @@ typedef struct program {
     tsr_mesh_axis axes[PROGRAM_MAX_AXES];
     int64_t batch, seq, dim, vocab, labels_below;
     bool loss_inside; /* the root takes labels too and returns its loss */
-    bool tp_late;     /* tp is applied after units were made */
     program_param params[PROGRAM_MAX_PARAMS];
     program_module modules[PROGRAM_MAX_MODULES];
     program_step steps[PROGRAM_MAX_STEPS];
@@ -161,6 +162,8 @@ const char *program_module_path(const program *p, int module);
 const char *program_param_path(const program *p, int param);
 const char *program_kind_name(program_kind kind);
 int64_t program_param_elements(const program_param *param);
+/** The module whose unit has the parameters of module. */
+int program_unit_of(const program *p, int module);
 
 /** Ranks of the axes that carry data, and the index among them of coordinate coord. */
 int program_data_ranks(const program *p);

@@ -301,6 +301,25 @@ static void draw_levels(program_builder *b, program_module *m)
     }
 }
 
+/* Parameters kept within groups: of the last of several axes that split them all. */
+static void draw_group(program_builder *b, program_module *m)
+{
+    int axes = 0;
+    int last = 0;
+
+    for (int axis = 0; axis < b->p->axis_count; axis++) {
+        if (axis != b->p->tp_axis && b->p->axes[axis].size > 1) {
+            last = b->p->axes[axis].size;
+            axes++;
+        }
+    }
+    if (program_is_on(b, PROGRAM_ON_OPTIONS) && m->preset != NULL &&
+        strcmp(m->preset, "fsdp") == 0 && axes > 1 &&
+        m->unit.reshard_after_forward != TSR_RESHARD_NEVER && program_once(&b->chance, 2)) {
+        m->unit.reshard_group = last;
+    }
+}
+
 static void draw_unit(program_builder *b, int module)
 {
     program_chance *c = &b->chance;
@@ -316,6 +335,7 @@ static void draw_unit(program_builder *b, int module)
         m->unit.backward_prefetch = (tsr_prefetch)program_pick(c, 4);
         m->unit.gradient_divisor = program_once(c, 3) ? 4.0 : 0.0;
     }
+    draw_group(b, m);
     if (program_is_on(b, PROGRAM_ON_OFFLOAD)) {
         m->unit.offload_params = program_once(c, 3);
         m->unit.offload_grads = program_once(c, 3);
@@ -591,7 +611,12 @@ static void draw_step(program_builder *b, program_step *step, bool final)
         step->micro[i].last = TSR_LAST_NO;
     }
     step->clips = program_is_on(b, PROGRAM_ON_CLIP) ? program_between(c, 0, 2) : 1;
-    step->clips = program_is_on(b, PROGRAM_ON_SCALE) ? 1 : step->clips;
+    if (program_is_on(b, PROGRAM_ON_SCALE)) {
+        step->clips = program_is_on(b, PROGRAM_ON_TWICE) ? program_between(c, 1, 2) : 1;
+    }
+    if (program_is_on(b, PROGRAM_ON_UNSHARD) && !final) {
+        step->unshard = (unsigned)program_pick(c, 1 << 16);
+    }
     if (program_is_on(b, PROGRAM_ON_CLIP)) {
         step->clip.max_norm = program_once(c, 2) ? 0.5 : 0.0;
         step->clip.p = powers[program_pick(c, 3)];
@@ -634,7 +659,7 @@ static void draw_optimizers(program_builder *b)
             program_is_on(b, PROGRAM_ON_OPTIONS) && p->params[i].ndim == 2 && program_once(c, 4);
     }
     p->params[p->param_count - 1].second = p->param_count == 1;
-    p->scaled = program_is_on(b, PROGRAM_ON_SCALE) && p->optimizer_count == 1;
+    p->scaled = program_is_on(b, PROGRAM_ON_SCALE);
     p->scale_init = 64.0;
 }
 
@@ -650,7 +675,7 @@ static void settle_kinds(program_builder *b)
     if (program_is_on(b, PROGRAM_ON_ATTENTION)) { /* its heads are split over tp alone */
         b->on &= ~(one << PROGRAM_ON_PARAM_MOVES);
     }
-    if (program_is_on(b, PROGRAM_ON_SCALE)) {
+    if (program_is_on(b, PROGRAM_ON_SCALE) && !program_is_on(b, PROGRAM_ON_TWICE)) {
         b->on &= ~(one << PROGRAM_ON_OPTIMIZERS);
     }
 }
@@ -673,7 +698,9 @@ void program_draw(uint64_t seed, int world_size, uint64_t allowed, program *out)
     out->dim = program_between(c, 3, 8);
     out->vocab = program_between(c, 3, 9);
     out->labels_below = out->vocab < out->dim ? out->vocab : out->dim;
-    out->param_dtype = program_is_on(&b, PROGRAM_ON_BF16) ? TSR_BF16 : TSR_F32;
+    out->param_dtype = program_is_on(&b, PROGRAM_ON_BF16)  ? TSR_BF16
+                       : program_is_on(&b, PROGRAM_ON_F16) ? TSR_F16
+                                                           : TSR_F32;
     out->reduce_dtype = program_is_on(&b, PROGRAM_ON_REDUCE) ? TSR_BF16 : TSR_F32;
     out->loss_inside = program_is_on(&b, PROGRAM_ON_PENALTY) || program_once(c, 3);
     draw_root(&b);

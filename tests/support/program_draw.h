@@ -43,9 +43,12 @@
     X(OPTIMIZERS, "optimizers") /* two of them */ \
     X(SCALE, "scale")           /* loss scaling */ \
     X(CLIP, "clip") \
+    X(TWICE, "twice")     /* scaling in both optimizers, gradients measured twice */ \
+    X(UNSHARD, "unshard") /* between steps, by the program */ \
     X(LEVELS, "levels")   /* per unit and axis */ \
     X(OPTIONS, "options") /* reshard, prefetch, groups, columns, divisor */ \
     X(BF16, "bf16") \
+    X(F16, "f16") \
     X(REDUCE, "reduce") /* reduce dtype */
 
 #define PROGRAM_KIND_INDEX(name, text) PROGRAM_ON_##name,

@@ -60,13 +60,14 @@ static void cap_backward(const tsr_op_work *work)
     }
 }
 
-static const tsr_custom_op cap = {.name = "cap",
-                                  .place = cap_place,
-                                  .forward = cap_forward,
-                                  .backward = cap_backward,
-                                  .keep_in = 1,
-                                  .adds_grad = 1,
-                                  .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16)}};
+static const tsr_custom_op cap = {
+    .name = "cap",
+    .place = cap_place,
+    .forward = cap_forward,
+    .backward = cap_backward,
+    .keep_in = 1,
+    .adds_grad = 1,
+    .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16) | TSR_DTYPE_BIT(TSR_F16)}};
 
 static tsr_status square_sum_shape(tsr_op_shapes *shapes)
 {
@@ -110,7 +111,7 @@ static const tsr_custom_op square_sum = {
     .backward = square_sum_backward,
     .keep_in = 1,
     .adds_grad = 1,
-    .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16)}};
+    .takes = {TSR_DTYPE_BIT(TSR_F32) | TSR_DTYPE_BIT(TSR_BF16) | TSR_DTYPE_BIT(TSR_F16)}};
 
 /* ---- of the library ---- */
 

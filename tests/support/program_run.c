@@ -194,14 +194,6 @@ static tsr_status apply_tp(runner *r)
     return TSR_OK;
 }
 
-static int unit_of(const program *p, int module)
-{
-    while (module > 0 && !p->modules[module].is_unit) {
-        module = p->modules[module].parent;
-    }
-    return module;
-}
-
 static tsr_status make_unit(runner *r, int module)
 {
     const program_module *m = &r->p->modules[module];
@@ -214,7 +206,7 @@ static tsr_status make_unit(runner *r, int module)
     options.shard_dims = dims;
     for (int i = 0; i < r->p->param_count; i++) {
         if (r->p->params[i].cols && !r->p->params[i].absent &&
-            unit_of(r->p, r->p->params[i].module) == module) {
+            program_unit_of(r->p, r->p->params[i].module) == module) {
             dims[options.shard_dim_count++] = (tsr_shard_dim){r->names[i], 1};
         }
     }
@@ -262,8 +254,8 @@ static tsr_status open_runner(runner *r, tsr_world *world)
     TSR_TRY(make_optimizers(r));
     TSR_TRY(tsr_tape_create(r->comm, &r->tape));
     tsri_tape_set_seed(r->tape, r->p->seed);
-    if (r->p->scaled) {
-        TSR_TRY(tsr_loss_scale_begin(r->optimizers[0], r->tape, &scale));
+    for (int k = 0; r->p->scaled && k < r->p->optimizer_count; k++) {
+        TSR_TRY(tsr_loss_scale_begin(r->optimizers[k], r->tape, &scale));
     }
     return TSR_OK;
 }
@@ -476,6 +468,14 @@ static tsr_status run_step(runner *r)
     TSR_TRY(tsr_step_end(r->tape));
     drop_data(r);
     TSR_TRY(compare_params(r, false));
+    for (int i = 0; i < r->p->module_count; i++) {
+        if (r->p->modules[i].is_unit && (step->unshard >> i & 1U) != 0) {
+            TSR_TRY(tsr_unit_unshard(r->modules[i]));
+        }
+        if (r->p->modules[i].is_unit && (step->unshard >> (8 + i) & 1U) != 0) {
+            TSR_TRY(tsr_unit_reshard(r->modules[i]));
+        }
+    }
     return TSR_OK;
 }
 

@@ -336,7 +336,8 @@ static void plain_steps(program *p, bool deferral)
                 p->steps[s].micro[i].last = TSR_LAST_AUTO;
             }
         } else {
-            p->steps[s].clips = 0;
+            p->steps[s].clips = p->scaled ? 1 : 0;
+            p->steps[s].unshard = 0;
         }
     }
 }

@@ -259,17 +259,12 @@ static double count_tokens(const runner *r, const program_step *step)
     return tokens;
 }
 
-/* The unit that owns a parameter: that of the nearest module around it that is one. */
 static double divisor_of(const program *p, int param)
 {
-    int module = p->params[param].module;
+    const double divisor =
+        p->modules[program_unit_of(p, p->params[param].module)].unit.gradient_divisor;
 
-    while (module > 0 && !p->modules[module].is_unit) {
-        module = p->modules[module].parent;
-    }
-    return p->modules[module].is_unit && p->modules[module].unit.gradient_divisor > 0.0
-               ? p->modules[module].unit.gradient_divisor
-               : 1.0;
+    return divisor > 0.0 ? divisor : 1.0;
 }
 
 static tsr_status keep(const program *p, double *const *from, double **to)

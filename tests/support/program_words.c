@@ -106,6 +106,9 @@ static void print_unit(FILE *out, const program_module *m)
     if (o->prefetch_depth != 0 || o->backward_prefetch != TSR_PREFETCH_DEFAULT) {
         (void)fprintf(out, " prefetch %d/%d", o->prefetch_depth, (int)o->backward_prefetch);
     }
+    if (o->reshard_group > 0) {
+        (void)fprintf(out, " groups of %d", o->reshard_group);
+    }
     if (o->gradient_divisor > 0.0) {
         (void)fprintf(out, " divisor %g", o->gradient_divisor);
     }

@@ -655,8 +655,11 @@ static void draw_optimizers(program_builder *b)
     }
     for (int i = 0; i < p->param_count; i++) {
         p->params[i].second = i == 0 || program_once(c, 2);
+        /* A unit that keeps groups splits rows alone. */
         p->params[i].cols =
-            program_is_on(b, PROGRAM_ON_OPTIONS) && p->params[i].ndim == 2 && program_once(c, 4);
+            program_is_on(b, PROGRAM_ON_OPTIONS) && p->params[i].ndim == 2 &&
+            p->modules[program_unit_of(p, p->params[i].module)].unit.reshard_group == 0 &&
+            program_once(c, 4);
     }
     p->params[p->param_count - 1].second = p->param_count == 1;
     p->scaled = program_is_on(b, PROGRAM_ON_SCALE);

@@ -214,6 +214,21 @@ static void play(runner *r, int loss)
     }
 }
 
+/* In f16, with the loss scale, nothing may come near the largest number. */
+static bool fits(const runner *r)
+{
+    for (int i = 0; r->p->param_dtype == TSR_F16 && i < r->tape.count; i++) {
+        const truth_node *node = &r->tape.nodes[i];
+
+        for (int64_t e = 0; e < node->count; e++) {
+            if (fabs(node->value[e]) > 1e4 || fabs(node->grad[e]) * 1024.0 > 1e4) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static tsr_status micro_batch(runner *r, const program_micro *micro, double *loss)
 {
     int32_t ids[1024];
@@ -239,6 +254,7 @@ static tsr_status micro_batch(runner *r, const program_micro *micro, double *los
         *loss += r->tape.nodes[sum].value[0];
         play(r, sum);
     }
+    r->finite = r->finite && fits(r);
     truth_tape_clear(&r->tape);
     return TSR_OK;
 }

@@ -349,13 +349,13 @@ static tsr_status add_once(int_list *list, int first, int value)
 }
 
 /* The first range that ends behind byte at. */
-static int first_behind(const owners *map, size_t at)
+static int first_behind(const owned *ranges, int count, size_t at)
 {
     int low = 0;
-    int high = map->ranges != NULL ? map->count : 0;
+    int high = count;
     while (low < high) {
         const int middle = low + (high - low) / 2;
-        if (map->ranges[middle].end <= at) {
+        if (ranges[middle].end <= at) {
             low = middle + 1;
         } else {
             high = middle;
@@ -371,20 +371,21 @@ static tsr_status take(owners *map, const owned *taken, int_list *before)
     if (taken->begin == taken->end) {
         return TSR_OK;
     }
-    const int first = first_behind(map, taken->begin);
+    const owned *ranges = map->ranges;
+    const int first = first_behind(ranges, map->count, taken->begin);
     int last = first;
-    for (; last < map->count && map->ranges[last].begin < taken->end; last++) {
-        TSR_TRY(add_once(before, before_first, map->ranges[last].owner));
+    for (; ranges != NULL && last < map->count && ranges[last].begin < taken->end; last++) {
+        TSR_TRY(add_once(before, before_first, ranges[last].owner));
     }
     owned parts[3];
     int part_count = 0;
-    if (last > first && map->ranges[first].begin < taken->begin) {
-        parts[part_count] = map->ranges[first];
+    if (last > first && ranges[first].begin < taken->begin) {
+        parts[part_count] = ranges[first];
         parts[part_count++].end = taken->begin;
     }
     parts[part_count++] = *taken;
-    if (last > first && map->ranges[last - 1].end > taken->end) {
-        parts[part_count] = map->ranges[last - 1];
+    if (last > first && ranges[last - 1].end > taken->end) {
+        parts[part_count] = ranges[last - 1];
         parts[part_count++].begin = taken->end;
     }
     const int grown = map->count + part_count - (last - first);

@@ -46,14 +46,15 @@ typedef struct tsri_forecast_axes {
 
 typedef struct tsri_forecast {
     char preset[TSRI_FORECAST_NAME_BYTES];
-    bool possible; /* else why says what forbids it, and nothing else is set */
     char why[TSRI_FORECAST_WHY_BYTES];
+    char peak[TSRI_FORECAST_NAME_BYTES];
+    bool possible; /* else why says what forbids it, and nothing else is set */
+    tsri_fit fit;
+    int counted; /* micro-batches that were run */
+    int axes_count;
 
-    int counted;              /* micro-batches that were run */
     tsri_plan_summary memory; /* peak_label is copied to peak */
     size_t logits_bytes;      /* of activations at the peak: logits and their gradient */
-    char peak[TSRI_FORECAST_NAME_BYTES];
-    tsri_fit fit;
 
     /* At the usual rates; the ranges are those of the cluster's ends. */
     double step_s, compute_s;
@@ -65,7 +66,6 @@ typedef struct tsri_forecast {
     double mfu, mfu_full; /* 6 N + 6 L h s and 6 N + 12 L h s a token; NaN: peak unknown */
     double node_bytes;    /* over all axes */
     tsri_forecast_axes axes[TSRI_CLOCK_MAX_AXES];
-    int axes_count;
 } tsri_forecast;
 
 /**

@@ -29,7 +29,7 @@ table=$out/hsdp-vs-fsdp-$reduce.txt
 
 # step NODES MICRO GBIT: fsdp, hsdp and hfsdp seconds
 step() {
-    awk -v rate="$3" '/name: nic/ { sub(/gb_per_s: [0-9.]+/, "gb_per_s: " rate / 8) } { print }' \
+    awk -v rate="$3" '/name: nic/ { sub(/gb_per_s: (\[[^]]*\]|[0-9.]+)/, "gb_per_s: " rate / 8) } { print }' \
         "$here/clusters/8xH200.yaml" >"$folder/cluster.yaml"
     "$program" plan model.preset=llama-20b "mesh={replicate: $1, shard: 8}" \
         "train.batch=$(($1 * 8 * $2))" "train.micro_batches=$2" train.seq=8192 \

@@ -69,7 +69,11 @@ static size_t needs(int tp)
     tsr_world *world = NULL;
     tsri_job *job = NULL;
 
-    (void)snprintf(mesh, sizeof(mesh), "mesh={shard: %d, tp: %d}", RANKS / tp, tp);
+    if (tp > 1) {
+        (void)snprintf(mesh, sizeof(mesh), "mesh={shard: %d, tp: %d}", RANKS / tp, tp);
+    } else { /* an axis tp of one rank has scalars of its own */
+        (void)snprintf(mesh, sizeof(mesh), "mesh={shard: %d}", RANKS);
+    }
     tsri_config *config = load(mesh);
 
     CHECK_OK(tsri_config_fit(config, RANKS, 1, NULL));

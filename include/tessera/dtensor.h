@@ -43,10 +43,23 @@ TSR_API const int64_t *tsr_dtensor_local_shape(const tsr_dtensor *tensor);
 /** Local. Elements of this rank's piece. */
 TSR_API int64_t tsr_dtensor_local_count(const tsr_dtensor *tensor);
 
-/** Local. Copy host memory of local_count elements into this rank's piece. */
+/**
+ * Local. Copy host memory of local_count elements into this rank's piece.
+ *
+ * To the value of a parameter (tsr_param_value) it is logically collective, between steps, gathered
+ * or not: each rank passes all elements of its layout, and what is at rest becomes them.
+ *
+ * @retval TSR_ERR_STATE  no memory; a value of a step that is over; a parameter before it is
+ *                        materialised, or within a step.
+ */
 TSR_CHECKED tsr_status tsr_dtensor_write(tsr_dtensor *tensor, const void *host);
 
-/** Local. Blocks. Copy this rank's piece to host memory of local_count elements. */
+/**
+ * Local. Blocks. Copy this rank's piece to host memory of local_count elements.
+ *
+ * @retval TSR_ERR_STATE  no memory (a parameter that is not gathered: tsr_unit_unshard); a value
+ *                        that was released, or of a step that is over.
+ */
 TSR_CHECKED tsr_status tsr_dtensor_read(tsr_dtensor *tensor, void *host);
 
 /**

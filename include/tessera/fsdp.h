@@ -117,8 +117,10 @@ TSR_CHECKED tsr_status tsr_module_freeze(tsr_module *module, const char *pattern
  * Allocate this rank's pieces and fill them from @p seed. Parameters that no unit took form a unit
  * of the root with default levels.
  *
- * Collective over the world (communicators are created). Each rank computes its own elements alone;
- * every mesh gives the same bits.
+ * Collective over the world (communicators are created); @p seed and parameters are compared. Each
+ * rank computes its own elements alone; every mesh gives the same bits.
+ *
+ * @retval TSR_ERR_DISAGREE  ranks passed another seed or model.
  */
 TSR_CHECKED tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed);
 

@@ -47,11 +47,13 @@ typedef struct tsr_optimizer_options {
 } tsr_optimizer_options;
 
 /**
- * Create an optimizer of params[count], which must be materialised. Local.
+ * Create an optimizer of params[count], which must be materialised. Collective over the world: the
+ * parameters are compared.
  *
  * @retval TSR_ERR_STATE    a parameter has no memory yet: tsr_module_materialize first.
  * @retval TSR_ERR_INVALID  a group that matches no parameter; a parameter given twice, or of
  * another comm; an unknown kind; a number that is negative or not finite, betas of 1 and more.
+ * @retval TSR_ERR_DISAGREE  ranks passed other parameters, or another order.
  */
 TSR_CHECKED tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int count,
                                             const tsr_optimizer_options *options,

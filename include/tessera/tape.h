@@ -27,7 +27,8 @@
  *
  * Values that operations return belong to the tape: borrowed by the caller, valid until the module
  * call that made them returns (its result: until the enclosing call returns), at the latest until
- * backward. Retain a value to keep it longer, and release it before tsr_step_end.
+ * backward; a loss given to tsr_backward until tsr_step_end. Retain a value to keep it longer, and
+ * release it before tsr_step_end. Using one that is gone is TSR_ERR_STATE.
  *
  * Reduced gradients are there from backward to tsr_step_end, which gives their memory back: clip
  * and update before it.

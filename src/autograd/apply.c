@@ -52,34 +52,6 @@ tsr_status tsri_op_check_params(const tsri_op_call *call, unsigned mask)
     return TSR_OK;
 }
 
-static tsr_status check_inputs(tsri_op_call *call)
-{
-    tsr_tape *tape = call->tape;
-    char where[TSRI_WHERE_BYTES];
-
-    for (int i = 0; i < call->in_count; i++) {
-        const tsr_dtensor *in = call->in[i];
-
-        if (in == NULL) {
-            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d is NULL",
-                             tsri_op_where(call, where, sizeof(where)), i);
-        }
-        if (in->comm != tape->comm) {
-            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d lies on another comm than the tape",
-                             tsri_op_where(call, where, sizeof(where)), i);
-        }
-        if (in->needs_grad && in->param == NULL && !tape->no_grad &&
-            tsri_tape_node_of(tape, in) < 0) {
-            return TSR_RAISE(TSR_ERR_STATE,
-                             "%s: input %d was made before this micro-batch began, its gradient "
-                             "is gone",
-                             tsri_op_where(call, where, sizeof(where)), i);
-        }
-        TSR_TRY(tsri_offload_use(tape, in));
-    }
-    return TSR_OK;
-}
-
 /* "gain" of "x, gain, bias", or "input 1". */
 static const char *input_name(const tsri_op_def *def, int i, char *text, size_t size)
 {
@@ -95,6 +67,49 @@ static const char *input_name(const tsri_op_def *def, int i, char *text, size_t 
     }
     (void)snprintf(text, size, "%.*s", (int)strcspn(at, ","), at);
     return text;
+}
+
+static tsr_status check_alive(const tsri_op_call *call, int i)
+{
+    char where[TSRI_WHERE_BYTES];
+    char name[32];
+    char text[TSRI_WHERE_BYTES + 40];
+
+    if (!tsri_dtensor_is_stale(call->in[i])) {
+        return TSR_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%s: %s", tsri_op_where(call, where, sizeof(where)),
+                   input_name(call->def, i, name, sizeof(name)));
+    return tsri_dtensor_check(call->in[i], text);
+}
+
+static tsr_status check_inputs(tsri_op_call *call)
+{
+    tsr_tape *tape = call->tape;
+    char where[TSRI_WHERE_BYTES];
+
+    for (int i = 0; i < call->in_count; i++) {
+        const tsr_dtensor *in = call->in[i];
+
+        if (in == NULL) {
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d is NULL",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+        TSR_TRY(check_alive(call, i));
+        if (in->comm != tape->comm) {
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d lies on another comm than the tape",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+        if (in->needs_grad && in->param == NULL && !tape->no_grad &&
+            tsri_tape_node_of(tape, in) < 0) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "%s: input %d was made before this micro-batch began, its gradient "
+                             "is gone",
+                             tsri_op_where(call, where, sizeof(where)), i);
+        }
+        TSR_TRY(tsri_offload_use(tape, in));
+    }
+    return TSR_OK;
 }
 
 /* "f32, bf16 or f16". */

@@ -9,6 +9,8 @@
 #include "base/base.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
 {
@@ -33,6 +35,38 @@ static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
     return TSR_OK;
 }
 
+/* A write to the value, [rows, cols] of the tp-local block, reaches this rank's piece at rest. */
+static tsr_status write_rest(tsr_dtensor *value, const void *host)
+{
+    tsr_param *param = value->param;
+    const int64_t width = value->layout.ndim == 2 ? value->local_shape[1] : 1;
+    const size_t size = tsr_dtype_size(value->dtype);
+    const unsigned char *at = host;
+    float *piece = NULL;
+    tsri_param_block block = {.cols = 0};
+    tsr_status status = TSR_OK;
+
+    if (param == NULL || param->data == NULL) {
+        return TSR_RAISE(
+            TSR_ERR_STATE,
+            "write of parameter %s, which has no memory: call tsr_module_materialize first",
+            value->label);
+    }
+    tsri_param_get_block(param, &block);
+    TSR_TRY(tsri_alloc((size_t)(block.rows * block.cols), sizeof(float), &piece));
+    at += (size_t)(param->row_begin * width + (param->by_cols ? param->col_begin : 0)) * size;
+    for (int64_t row = 0; row < block.rows; row++) {
+        tsri_widen(at + (size_t)(row * width) * size, value->dtype, block.cols,
+                   piece + row * block.cols);
+    }
+    TSR_TRY_GOTO(status,
+                 param->sink->load(param->sink_context, param, 0, piece, block.rows * block.cols),
+                 free_piece);
+free_piece:
+    tsri_free(&piece);
+    return status;
+}
+
 tsr_status tsri_param_create(tsr_comm *comm, const char *name, const tsr_param_spec *spec,
                              tsr_param **out)
 {
@@ -49,6 +83,7 @@ tsr_status tsri_param_create(tsr_comm *comm, const char *name, const tsr_param_s
     TSR_TRY_GOTO(status, tsri_dtensor_bare(comm, &layout, TSR_F32, name, &param->value), free_name);
     param->value->param = param;
     param->value->needs_grad = !spec->frozen;
+    param->value->write = write_rest;
     *out = param;
     return TSR_OK;
 free_name:
@@ -131,6 +166,35 @@ void tsri_param_get_block(const tsr_param *param, tsri_param_block *out)
         out->first_col += param->col_begin;
         out->cols = param->col_count;
     }
+}
+
+tsr_status tsri_params_check_same(tsr_comm *comm, const char *what, tsr_param *const *params,
+                                  int count)
+{
+    enum {
+        SHAPE_BYTES = 64
+    };
+    size_t room = 1;
+    size_t used = 0;
+    char *text = NULL;
+    tsr_status status = TSR_OK;
+
+    for (int i = 0; i < count; i++) {
+        room += strlen(params[i]->name) + SHAPE_BYTES;
+    }
+    TSR_TRY(tsri_alloc(room, 1, &text));
+    for (int i = 0; i < count; i++) {
+        char shape[SHAPE_BYTES];
+
+        used += (size_t)snprintf(
+            text + used, room - used, "%s %s%s\n", params[i]->name,
+            tsri_format_shape(params[i]->spec.shape, params[i]->spec.ndim, shape, sizeof(shape)),
+            params[i]->spec.frozen ? " frozen" : "");
+    }
+    TSR_TRY_GOTO(status, tsr_world_check_same(tsr_comm_world(comm), what, text, used), free_text);
+free_text:
+    tsri_free(&text);
+    return status;
 }
 
 const char *tsr_param_name(const tsr_param *param)

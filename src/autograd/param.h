@@ -81,6 +81,11 @@ tsr_status tsri_param_rename(tsr_param *param, const char *name);
 /** Change the compute layout (tp plan). TSR_ERR_STATE once materialised. */
 tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement placement);
 
+/** Fail unless every rank passes the same parameters, by name and shape, in the same order.
+ *  Collective over the world; what names them in the message. */
+tsr_status tsri_params_check_same(tsr_comm *comm, const char *what, tsr_param *const *params,
+                                  int count);
+
 /** Where the gradient of the owned elements is, f32 [own_end - own_begin], for the compute stream.
  *  TSR_ERR_STATE, on all ranks alike, before backward and after the step's end. */
 tsr_status tsri_param_get_grad(const tsr_param *param, tsr_buffer **buffer_out, size_t *offset_out);

@@ -174,9 +174,9 @@ static void abandon_step(tsr_tape *tape)
     tape->scale.measured = false;
     tsri_tape_drop(tape);
     (void)tell_watches(tape, true);
+    drop_objects(tape);
     tsri_arena_step_abort(tsri_comm_arena(tape->comm));
     tsri_step_ended(tape);
-    drop_objects(tape);
 }
 
 void tsr_tape_destroy(tsr_tape **tape)
@@ -229,6 +229,7 @@ static tsr_status check_labels(tsr_dtensor *const *labels, int count)
         return TSR_RAISE(TSR_ERR_INVALID, "a step of %d micro-batches, wants at least 1", count);
     }
     for (int i = 0; i < count; i++) {
+        TSR_TRY(tsri_dtensor_check(labels[i], "labels"));
         if (labels[i]->dtype != TSR_I32) {
             return TSR_RAISE(TSR_ERR_INVALID, "labels of micro-batch %d are %s, want i32", i,
                              tsr_dtype_name(labels[i]->dtype));
@@ -298,6 +299,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
         tsri_recorder_set_step(device, number);
     }
     TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm)));
+    tsri_arena_name_step(tsri_comm_arena(tape->comm), step);
     tsri_step_begun(tape, step, micro_batch_count);
     {
         const tsr_status status = begin_step(tape, labels, micro_batch_count);
@@ -339,6 +341,7 @@ static tsr_status end_memory(tsr_tape *tape)
 {
     tsri_tape_drop(tape);
     TSR_TRY(tell_watches(tape, false));
+    drop_objects(tape);
     TSR_TRY(tsri_arena_step_end(tsri_comm_arena(tape->comm)));
     TSR_TRY(take_next_scale(tape));
     return TSR_OK;
@@ -359,7 +362,6 @@ tsr_status tsr_step_end(tsr_tape *tape)
     }
     TSR_TRY_GOTO(status, end_memory(tape), abandon);
     tsri_step_ended(tape);
-    drop_objects(tape);
     return TSR_OK;
 abandon:
     abandon_step(tape);

@@ -463,6 +463,7 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 
 static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
 {
+    TSR_TRY(tsri_dtensor_check(loss, "backward"));
     TSR_TRY(tsri_step_check_backward(tape));
     if (loss->layout.ndim != 0 || loss->dtype != TSR_F32) {
         return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
@@ -476,10 +477,19 @@ static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
     return TSR_OK;
 }
 
+static void release_loss(void *object)
+{
+    tsr_dtensor *loss = object;
+
+    tsr_dtensor_release(&loss);
+}
+
 static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
 {
     tsri_node *node = tape->nodes[loss->node];
 
+    /* Programs read it after backward. */
+    TSR_TRY(tsri_tape_keep(tape, tsr_dtensor_retain(loss), release_loss));
     TSR_TRY(tsri_loss_add(tape, loss));
     TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
     tsri_tape_drop_holds(tape);

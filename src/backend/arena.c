@@ -37,6 +37,8 @@ typedef struct holding {
 struct tsri_arena {
     tsr_device *device;
     bool in_step, has_departed;
+    uint64_t generation; /* another one whenever a step begins or ends */
+    int64_t number;      /* of the step, for messages */
 
     tsri_interval *step; /* the step so far, [count] */
     int count, capacity;
@@ -343,6 +345,7 @@ void tsri_arena_destroy(tsri_arena **arena)
 
 static void forget_step(tsri_arena *arena)
 {
+    arena->generation++;
     arena->in_step = false;
     arena->has_departed = false;
     arena->count = 0;
@@ -363,6 +366,16 @@ tsr_status tsri_arena_step_begin(tsri_arena *arena)
     forget_step(arena);
     arena->in_step = true;
     return TSR_OK;
+}
+
+void tsri_arena_name_step(tsri_arena *arena, int64_t step)
+{
+    arena->number = step;
+}
+
+bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem)
+{
+    return mem->buffer != NULL && mem->interval >= 0 && mem->generation != arena->generation;
 }
 
 static tsr_status replan(tsri_arena *arena)
@@ -468,6 +481,8 @@ static tsr_status acquire_in_step(tsri_arena *arena, tsri_interval *interval, ts
     arena->step[n] = *interval;
     arena->holdings[n] = held;
     mem->interval = n;
+    mem->generation = arena->generation;
+    mem->step = arena->number;
     arena->count++;
     arena->live_count++;
     return TSR_OK;
@@ -512,7 +527,9 @@ static void give_own_back(tsri_arena *arena, int own, tsr_event last_use)
 void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use)
 {
     const int n = mem->interval;
-    const bool is_empty = mem->buffer == NULL || n == NOT_THE_ARENAS;
+    /* A range that step_abort dropped before its holder came to release it. */
+    const bool is_empty =
+        mem->buffer == NULL || n == NOT_THE_ARENAS || tsri_arena_is_stale(arena, mem);
     *mem = (tsri_mem){.interval = NOT_THE_ARENAS};
     if (is_empty) {
         return;
@@ -525,7 +542,6 @@ void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use)
         }
         return;
     }
-    /* A range that step_abort dropped before its holder came to release it. */
     if (!arena->in_step || n >= arena->count || !arena->holdings[n].is_live) {
         return;
     }

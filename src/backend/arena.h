@@ -35,6 +35,8 @@ typedef struct tsri_mem {
     tsr_buffer *buffer;
     size_t offset, bytes;
     int interval; /* index within the step; -1: not the arena's; below: taken outside a step */
+    uint64_t generation; /* of the arena when it was taken */
+    int64_t step;        /* number of the step in which it was taken */
 } tsri_mem;
 
 tsr_status tsri_arena_create(tsr_device *device, tsri_arena **out);
@@ -42,6 +44,10 @@ tsr_status tsri_arena_create(tsr_device *device, tsri_arena **out);
 void tsri_arena_destroy(tsri_arena **arena);
 
 tsr_status tsri_arena_step_begin(tsri_arena *arena);
+/** The number by which people know the step under way. */
+void tsri_arena_name_step(tsri_arena *arena, int64_t step);
+/** True of a range of a step that is over: its memory is somebody else's. */
+bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem);
 /** Everything acquired must be released, else TSR_ERR_STATE and the step is abandoned. Makes or
  *  remakes the plan where needed (then it Blocks: buffers are freed). */
 tsr_status tsri_arena_step_end(tsri_arena *arena);

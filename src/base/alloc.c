@@ -57,6 +57,23 @@ void tsri_free(void *pointer)
     }
 }
 
+void tsri_retire(void *pointer)
+{
+    void *memory = NULL;
+    void *oldest = NULL;
+
+    memcpy(&memory, pointer, sizeof(memory));
+    if (memory != NULL) {
+        const unsigned place = atomic_fetch_add(&tsri_g_process.retired, 1) % TSRI_RETIRED;
+
+        (void)atomic_fetch_sub(&tsri_g_process.live, 1);
+        oldest = atomic_exchange(&tsri_g_process.retirees[place], memory);
+        free(oldest);
+        memory = NULL;
+        memcpy(pointer, &memory, sizeof(memory));
+    }
+}
+
 tsr_status tsri_grow(void *array, int *capacity, int need, size_t element_bytes)
 {
     int grown = *capacity;

@@ -105,6 +105,9 @@ tsr_status tsri_error_untold(void);
 tsr_status tsri_alloc(size_t count, size_t size, void *out);
 /** Free and NULL *(void **)pointer. */
 void tsri_free(void *pointer);
+/** As tsri_free, but the bytes stay readable until many others were retired: what a stale handle
+ *  points to can still tell that it is stale. */
+void tsri_retire(void *pointer);
 /** Grow the array *(void **)array to hold at least need elements; *capacity is updated. */
 tsr_status tsri_grow(void *array, int *capacity, int need, size_t element_bytes);
 /** Copy of text. */
@@ -113,6 +116,9 @@ tsr_status tsri_strdup(const char *text, char **out);
 void tsri_alloc_fail_at(int n);
 /** Live allocations (tests). */
 int64_t tsri_alloc_live(void);
+
+/** count elements of dtype (f32, bf16 or f16) at from as f32. */
+void tsri_widen(const void *from, tsr_dtype dtype, int64_t count, float *to);
 
 /* ---- checked narrowing ---- */
 tsr_status tsri_to_int(int64_t value, const char *what, int *out);

@@ -12,7 +12,8 @@
 
 enum {
     TSRI_TRAIL_FRAMES = 24,
-    TSRI_TRAIL_TEXT = 512
+    TSRI_TRAIL_TEXT = 512,
+    TSRI_RETIRED = 2048
 };
 
 typedef struct tsri_trail_frame {
@@ -37,6 +38,8 @@ typedef struct tsri_process {
     atomic_int log_level;     /* -1: TSR_LOG not read yet */
     atomic_int fail_in;       /* allocations until the injected failure; 0: off */
     atomic_int_fast64_t live; /* allocations not freed */
+    atomic_uint retired;      /* blocks so far */
+    _Atomic(void *) retirees[TSRI_RETIRED];
 } tsri_process;
 
 extern tsri_process tsri_g_process;

@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct dtype_row {
@@ -50,4 +51,36 @@ tsr_status tsr_dtype_parse(const char *name, tsr_dtype *out)
     }
     return TSR_RAISE(TSR_ERR_INVALID,
                      "dtype \"%s\" is none of auto, f32, bf16, f16, f64, i32, i64, u8", name);
+}
+
+static float from_f16(uint16_t half)
+{
+    const double sign = (half & 0x8000U) != 0 ? -1.0 : 1.0;
+    const int exponent = half >> 10 & 0x1f;
+    const int fraction = half & 0x3ff;
+
+    if (exponent == 0x1f) {
+        return fraction != 0 ? NAN : (float)(sign * (double)INFINITY);
+    }
+    return (float)(sign *
+                   (exponent == 0 ? ldexp(fraction, -24) : ldexp(fraction + 0x400, exponent - 25)));
+}
+
+void tsri_widen(const void *from, tsr_dtype dtype, int64_t count, float *to)
+{
+    const uint16_t *half = from;
+
+    if (dtype == TSR_F32) {
+        memcpy(to, from, (size_t)count * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (dtype == TSR_BF16) {
+            const uint32_t bits = (uint32_t)half[i] << 16;
+
+            memcpy(&to[i], &bits, sizeof(bits));
+        } else {
+            to[i] = from_f16(half[i]);
+        }
+    }
 }

@@ -150,6 +150,7 @@ tsr_status tsri_dtensor_view(tsr_dtensor *from, const tsr_layout *layout, size_t
     tsr_status status = TSR_OK;
     tsr_dtensor *view = NULL;
 
+    TSR_TRY(tsri_dtensor_check(from, "view"));
     if (from->storage == NULL) {
         return TSR_RAISE(TSR_ERR_STATE, "view of \"%s\", which has no memory", from->label);
     }
@@ -247,6 +248,9 @@ free_storage:
 tsr_dtensor *tsr_dtensor_retain(tsr_dtensor *tensor)
 {
     TSRI_WANT_OR(tensor, NULL);
+    if (tensor->owners == 0) {
+        return NULL;
+    }
     tensor->owners++;
     return tensor;
 }
@@ -258,13 +262,13 @@ void tsr_dtensor_release(tsr_dtensor **tensor)
     tsr_dtensor *old = *tensor;
 
     *tensor = NULL;
-    if (old == NULL || --old->owners > 0) {
+    if (old == NULL || old->owners == 0 || --old->owners > 0) {
         return;
     }
     tsri_storage_release(&old->storage);
     tsr_comm_release(&old->comm);
     tsri_free(&old->label);
-    tsri_free(&old);
+    tsri_retire(&old);
 }
 
 /* ---- queries ---- */
@@ -310,9 +314,36 @@ size_t tsri_dtensor_buffer_offset(const tsr_dtensor *tensor)
 
 /* ---- the piece, from the host and from kernels ---- */
 
+bool tsri_dtensor_is_stale(const tsr_dtensor *tensor)
+{
+    const tsri_storage *storage = tensor->storage;
+
+    return tensor->owners == 0 || (storage != NULL && storage->arena != NULL &&
+                                   tsri_arena_is_stale(storage->arena, &storage->mem));
+}
+
+tsr_status tsri_dtensor_check(const tsr_dtensor *tensor, const char *what)
+{
+    if (tensor->owners == 0) {
+        return TSR_RAISE(
+            TSR_ERR_STATE,
+            "%s: the tensor was released; a value of the tape lives until the module call "
+            "that made it returns, at the latest until backward, unless it is retained",
+            what);
+    }
+    if (tsri_dtensor_is_stale(tensor)) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "%s: \"%s\" is a value of step %lld, which is over and its memory used "
+                         "again; read it before tsr_step_end",
+                         what, tensor->label, (long long)tensor->storage->mem.step);
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_host_copy(const tsr_dtensor *tensor, const void *host, const char *what)
 {
-    if (tensor->storage == NULL) {
+    TSR_TRY(tsri_dtensor_check(tensor, what));
+    if (tensor->storage == NULL && tensor->write == NULL) {
         return TSR_RAISE(TSR_ERR_STATE, "%s of \"%s\", which has no memory", what, tensor->label);
     }
     if (host == NULL && tensor->local_count > 0) {
@@ -326,7 +357,10 @@ tsr_status tsr_dtensor_write(tsr_dtensor *tensor, const void *host)
 {
     TSRI_WANT(tensor);
     TSR_TRY(check_host_copy(tensor, host, "write"));
-    if (tensor->local_count > 0) {
+    if (tensor->write != NULL) {
+        TSR_TRY(tensor->write(tensor, host));
+    }
+    if (tensor->local_count > 0 && tensor->storage != NULL) {
         TSR_TRY(tsri_write(tsri_dtensor_buffer(tensor), tsri_dtensor_buffer_offset(tensor), host,
                            tsri_dtensor_bytes(tensor),
                            tsri_comm_stream(tensor->comm, TSRI_STREAM_COMPUTE)));
@@ -338,6 +372,12 @@ tsr_status tsr_dtensor_read(tsr_dtensor *tensor, void *host)
 {
     TSRI_WANT(tensor);
     TSR_TRY(check_host_copy(tensor, host, "read"));
+    if (tensor->storage == NULL) {
+        return TSR_RAISE(
+            TSR_ERR_STATE,
+            "read of parameter \"%s\", which is not gathered: call tsr_unit_unshard first",
+            tensor->label);
+    }
     if (tensor->local_count > 0) {
         TSR_TRY(tsri_read(tsri_dtensor_buffer(tensor), tsri_dtensor_buffer_offset(tensor), host,
                           tsri_dtensor_bytes(tensor),

@@ -33,6 +33,9 @@ struct tsr_dtensor {
     tsri_storage *storage; /* NULL: no memory at the moment (a parameter that is not gathered) */
     size_t offset;         /* bytes into the storage's range */
     char *label;
+    /** NULL, or what a write from the host does beyond the piece: the value of a parameter brings
+     * it to what is at rest. */
+    tsr_status (*write)(tsr_dtensor *tensor, const void *host);
     /* Autograd's part (src/autograd). node < 0: not produced on the tape. */
     struct tsr_param *param; /* not NULL: the compute value of this parameter, a leaf */
     int node, node_output;
@@ -65,6 +68,10 @@ void tsri_storage_drop(tsri_storage **storage, tsr_event last_use);
  *  stream is made to wait for that use by the caller. label long-lived. */
 tsr_status tsri_dtensor_refill(tsr_dtensor *tensor, tsri_mem_kind kind, const char *label,
                                tsr_stream *stream);
+
+/** True if tensor was released, or its memory was that of a step that is over; check: fail then. */
+bool tsri_dtensor_is_stale(const tsr_dtensor *tensor);
+tsr_status tsri_dtensor_check(const tsr_dtensor *tensor, const char *what);
 
 /** Bytes of the local piece. */
 size_t tsri_dtensor_bytes(const tsr_dtensor *tensor);

@@ -377,9 +377,7 @@ tsr_status tsr_dtensor_redistribute(tsr_dtensor *tensor, const tsr_layout *to, t
 
     const tsri_redistribute_options options = {.persistent = true};
 
-    if (tensor == NULL || to == NULL || out == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "redistribution without tensor, layout or out");
-    }
+    TSR_TRY(tsri_dtensor_check(tensor, "redistribute"));
     TSR_TRY(tsri_redistribute(tensor, to, &options, out));
     return TSR_OK;
 }

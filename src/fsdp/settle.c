@@ -323,6 +323,10 @@ tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const 
     int64_t begin = 0;
     int64_t end = 0;
 
+    if (u->engine->watch.tape != NULL && tsri_tape_in_step(u->engine->watch.tape)) {
+        return TSR_RAISE(TSR_ERR_STATE, "write of parameter %s within a step: end the step first",
+                         param->name);
+    }
     u->stale = u->stale || u->lean; /* the whole in half precision is older now */
     tsri_intersect(at + first, at + first + count, u->shard_begin, shard_end, &begin, &end);
     if (begin == end) {

@@ -8,6 +8,8 @@
 
 #include "base/base.h"
 
+#include <string.h>
+
 tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind)
 {
     return tsri_comm_stream(u->comm, kind);
@@ -29,6 +31,10 @@ void tsri_unit_release(void *context)
 {
     unit *u = context;
 
+    /* What was enqueued may still use the memory. */
+    for (int kind = 0; u->shard != NULL && kind < TSRI_STREAM_COUNT; kind++) {
+        (void)tsri_stream_sync(tsri_unit_stream(u, (tsri_stream_kind)kind));
+    }
     tsri_unit_drop_sums(u);
     for (int i = 0; i < u->param_count; i++) {
         tsr_dtensor_release(&u->params[i].grad_value);
@@ -268,11 +274,27 @@ free_unowned:
     return status;
 }
 
+/* Ranks fill pieces of the same tensors from the same seed, or replicas part at once. */
+static tsr_status check_same(tsr_module *model, uint64_t seed)
+{
+    tsr_param *const *all = NULL;
+    char text[32];
+    int count = 0;
+
+    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)seed);
+    TSR_TRY(tsr_module_params(model, &all, &count));
+    TSR_TRY(tsr_world_check_same(tsr_comm_world(model->comm), "the seed of tsr_module_materialize",
+                                 text, strlen(text)));
+    TSR_TRY(tsri_params_check_same(model->comm, "the model's list of parameters", all, count));
+    return TSR_OK;
+}
+
 static tsr_status materialize(tsr_module *model, uint64_t seed)
 {
     engine *e = NULL;
 
     TSR_TRY(tsri_comm_check_axes(model->comm));
+    TSR_TRY(check_same(model, seed));
     if (model->hooks == NULL) {
         TSR_TRY(tsr_fully_shard(model, NULL));
     }

@@ -134,6 +134,8 @@ static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *
                              opt->options.groups[i].match);
         }
     }
+    TSR_TRY(tsri_params_check_same(opt->comm, "the optimizer's list of parameters", params,
+                                   opt->count));
     if (bytes > 0) {
         TSR_TRY(
             opt->options.offload

@@ -200,6 +200,225 @@ static void parameter_given_twice(void)
     api_close(f);
 }
 
+/* ---- ranks that differ ---- */
+
+static void ranks_differ(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    tsr_param *swapped[2] = {NULL};
+    const int other = tsr_test_rank() == 1;
+
+    if (tsr_test_size() == 1) {
+        return;
+    }
+    REQUIRE_OK(api_open(f, API_MODEL));
+    CHECK_EQ(tsr_module_materialize(f->model, other ? 2 : 1), TSR_ERR_DISAGREE);
+    CHECK(says("the seed of tsr_module_materialize differs between ranks 0 and 1"));
+    CHECK_OK(tsr_module_materialize(f->model, 1));
+    swapped[other] = f->params[0];
+    swapped[!other] = f->params[1];
+    CHECK_EQ(tsr_optimizer_create(f->comm, swapped, 2, NULL, &f->optimizer), TSR_ERR_DISAGREE);
+    CHECK(says("the optimizer's list of parameters differs"));
+    CHECK_OK(tsr_optimizer_create(f->comm, f->params, f->count, NULL, &f->optimizer));
+    api_close(f);
+}
+
+/* ---- handles ---- */
+
+static void loss_is_read_after_backward(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    float before = 0.0F;
+    float after = 0.0F;
+
+    REQUIRE_OK(api_open(f, API_FORWARD));
+    CHECK_OK(tsr_dtensor_read(f->loss, &before));
+    CHECK_OK(tsr_backward(f->tape, f->loss));
+    CHECK_OK(tsr_clip_grad_norm(f->optimizer, f->tape, 1.0));
+    CHECK_OK(tsr_dtensor_read(f->loss, &after));
+    CHECK(before > 0.0F);
+    CHECK_NEAR(after, before, 0.0);
+    CHECK_OK(tsr_step_end(f->tape));
+    CHECK_EQ(tsr_dtensor_read(f->loss, &after), TSR_ERR_STATE);
+    CHECK(says("was released"));
+    CHECK_OK(tsr_step_begin(f->tape, 1, &f->labels, 1));
+    CHECK_OK(tsr_tape_begin(f->tape, 0));
+    CHECK_EQ(tsr_backward(f->tape, f->loss), TSR_ERR_STATE);
+    CHECK(says("was released"));
+    CHECK(tsr_dtensor_retain(f->loss) == NULL);
+    CHECK_OK(tsr_step_end(f->tape));
+    api_close(f);
+}
+
+static tsr_status norm_of_step(api_fixture *f, int64_t number, tsr_dtensor **drop, double *norm)
+{
+    TSR_TRY(tsr_step_begin(f->tape, number, &f->labels, 1));
+    TSR_TRY(tsr_tape_begin(f->tape, 0));
+    TSR_TRY(tsr_module_call(f->model, f->tape, &f->ids, 1, &f->y));
+    tsr_dtensor_release(drop); /* in the middle of what is not its step */
+    TSR_TRY(tsr_op_cross_entropy(f->tape, f->y, f->labels, &f->loss));
+    TSR_TRY(tsr_backward(f->tape, f->loss));
+    TSR_TRY(tsr_clip_grad_norm(f->optimizer, f->tape, 0.0));
+    TSR_TRY(tsr_grad_norm_read(f->optimizer, norm, NULL));
+    TSR_TRY(tsr_step_end(f->tape));
+    return TSR_OK;
+}
+
+/* A value retained over the end of its step, or over a step that failed. */
+static void check_kept_value(bool fails)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    float host[API_FLOATS];
+    tsr_dtensor *kept = NULL;
+    tsr_dtensor *none = NULL;
+    double expected = 0.0;
+    double norm = 0.0;
+
+    REQUIRE_OK(api_open(f, API_READY));
+    REQUIRE_OK(norm_of_step(f, 0, &none, &expected)); /* records the plan */
+    REQUIRE_OK(tsr_step_begin(f->tape, 1, &f->labels, 1));
+    REQUIRE_OK(tsr_tape_begin(f->tape, 0));
+    REQUIRE_OK(tsr_op_gelu(f->tape, f->x, &f->y));
+    kept = tsr_dtensor_retain(f->y);
+    CHECK_OK(tsr_dtensor_read(kept, host));
+    if (fails) {
+        REQUIRE_OK(tsr_module_create(f->comm, give_nothing, NULL, NULL, &f->module2));
+        CHECK_EQ(tsr_module_call(f->module2, f->tape, &f->x, 1, &f->y), TSR_ERR_INVALID);
+        CHECK_OK(tsr_step_end(f->tape));
+    } else {
+        CHECK_EQ(tsr_step_end(f->tape), TSR_ERR_STATE); /* it is told of */
+    }
+    tsr_error_clear();
+    CHECK_EQ(tsr_dtensor_read(kept, host), TSR_ERR_STATE);
+    CHECK(says("a value of step 1, which is over"));
+    CHECK_EQ(tsr_dtensor_redistribute(kept, &f->layout2, &f->tensor2), TSR_ERR_STATE);
+    REQUIRE_OK(tsr_step_begin(f->tape, 2, &f->labels, 1));
+    REQUIRE_OK(tsr_tape_begin(f->tape, 0));
+    CHECK_EQ(tsr_op_gelu(f->tape, kept, &f->y), TSR_ERR_STATE);
+    CHECK(says("gelu: x: \"\" is a value of step 1"));
+    CHECK_OK(tsr_step_end(f->tape));
+    REQUIRE_OK(norm_of_step(f, 3, &kept, &norm));
+    CHECK_NEAR(norm, expected, 0.0); /* the same parameters, the same batch, the same bits */
+    api_close(f);
+}
+
+static void kept_over_its_step(void)
+{
+    check_kept_value(false);
+}
+
+static void kept_over_a_failed_step(void)
+{
+    check_kept_value(true);
+}
+
+/* ---- writing parameters ---- */
+
+static float expected_element(int64_t i, int round)
+{
+    return (float)(i % 13 + round) * 0.25F; /* exact in bf16 too */
+}
+
+static tsr_status write_value(tsr_dtensor *value, int round)
+{
+    const int64_t count = tsr_dtensor_local_count(value);
+    float wide[API_FLOATS];
+    uint16_t half[API_FLOATS];
+
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = 0;
+
+        wide[i] = expected_element(i, round);
+        memcpy(&bits, &wide[i], sizeof(bits));
+        half[i] = (uint16_t)(bits >> 16);
+    }
+    return tsr_dtensor_write(value,
+                             tsr_dtensor_dtype(value) == TSR_F32 ? (const void *)wide : half);
+}
+
+static void check_value(tsr_dtensor *value, int round)
+{
+    const int64_t count = tsr_dtensor_local_count(value);
+    float wide[API_FLOATS] = {0};
+    uint16_t half[API_FLOATS] = {0};
+    int wrong = 0;
+
+    if (tsr_dtensor_dtype(value) == TSR_F32) {
+        CHECK_OK(tsr_dtensor_read(value, wide));
+    } else {
+        CHECK_OK(tsr_dtensor_read(value, half));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (tsr_dtensor_dtype(value) != TSR_F32) {
+            const uint32_t bits = (uint32_t)half[i] << 16;
+
+            memcpy(&wide[i], &bits, sizeof(bits));
+        }
+        wrong += wide[i] != expected_element(i, round);
+    }
+    CHECK_EQ(wrong, 0);
+}
+
+/* What is written is there when it is gathered again, whether it was gathered or not. */
+static void check_writes(const char *preset, tsr_dtype dtype, int dim)
+{
+    const tsr_shard_dim by_dim = {"**.q.weight", dim};
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    tsr_dtensor *value = NULL;
+
+    REQUIRE_OK(api_open(f, API_MODEL));
+    REQUIRE_OK(tsr_fsdp_preset(f->comm, preset, &f->fsdp_options));
+    f->fsdp_options.param_dtype = dtype;
+    if (dim >= 0) {
+        f->fsdp_options.shard_dims = &by_dim;
+        f->fsdp_options.shard_dim_count = 1;
+    }
+    CHECK_EQ(write_value(tsr_module_value(f->linear, "weight"), 0), TSR_ERR_STATE);
+    CHECK(says("tsr_module_materialize first"));
+    REQUIRE_OK(tsr_fully_shard(f->layer, &f->fsdp_options));
+    f->fsdp_options.shard_dim_count = 0;
+    REQUIRE_OK(tsr_fully_shard(f->model, &f->fsdp_options));
+    REQUIRE_OK(tsr_module_materialize(f->model, 1));
+    REQUIRE_OK(tsr_tape_create(f->comm, &f->tape));
+    value = tsr_module_value(f->linear, "weight");
+    CHECK_OK(write_value(value, 1));
+    CHECK_OK(tsr_unit_unshard(f->layer));
+    check_value(value, 1);
+    CHECK_OK(write_value(value, 2));
+    check_value(value, 2);
+    CHECK_OK(tsr_unit_reshard(f->layer));
+    CHECK_OK(tsr_unit_unshard(f->layer));
+    check_value(value, 2);
+    CHECK_OK(tsr_unit_reshard(f->layer));
+    CHECK_OK(tsr_step_begin(f->tape, 0, &f->labels, 1));
+    CHECK_OK(tsr_tape_begin(f->tape, 0));
+    CHECK_OK(tsr_module_call(f->model, f->tape, &f->ids, 1, &f->y));
+    CHECK_EQ(write_value(value, 3), TSR_ERR_STATE);
+    CHECK(says("within a step"));
+    CHECK_OK(tsr_op_cross_entropy(f->tape, f->y, f->labels, &f->loss));
+    CHECK_OK(tsr_backward(f->tape, f->loss));
+    CHECK_OK(tsr_step_end(f->tape));
+    CHECK_OK(tsr_unit_unshard(f->layer));
+    check_value(value, 2);
+    CHECK_OK(tsr_unit_reshard(f->layer));
+    api_close(f);
+}
+
+static void writes_reach_what_is_at_rest(void)
+{
+    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
+
+    for (size_t i = 0; i < sizeof(presets) / sizeof(presets[0]); i++) {
+        check_writes(presets[i], TSR_F32, -1);
+        check_writes(presets[i], TSR_BF16, -1);
+    }
+    check_writes("fsdp", TSR_F32, 1);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"trees_that_cannot_be", trees_that_cannot_be},
     {"names_that_are_patterns_or_paths", names_that_are_patterns_or_paths},
@@ -209,6 +428,11 @@ const tsr_test_case tsr_test_cases[] = {
     {"inputs_that_are_missing", inputs_that_are_missing},
     {"model_goes_within_a_step", model_goes_within_a_step},
     {"parameter_given_twice", parameter_given_twice},
+    {"ranks_differ", ranks_differ},
+    {"loss_is_read_after_backward", loss_is_read_after_backward},
+    {"kept_over_its_step", kept_over_its_step},
+    {"kept_over_a_failed_step", kept_over_a_failed_step},
+    {"writes_reach_what_is_at_rest", writes_reach_what_is_at_rest},
     {"the_job_is_left", api_end},
     {NULL, NULL},
 };

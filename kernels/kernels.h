@@ -255,11 +255,30 @@ typedef struct tsrk_dropout {
     bool accumulate;
 } tsrk_dropout;
 
-/** out [1] f64 = number of labels [n] that differ from ignore_index. */
+/** Whether a label counts: not ignore_index and, where limit is not 0, within [0, limit). */
+static inline bool tsrk_label_counts(int32_t label, int32_t ignore_index, int64_t limit)
+{
+    return label != ignore_index && (limit == 0 || (label >= 0 && label < limit));
+}
+
+/** If *found is 0 and one of ids [n] is outside [0, limit) and not ignore_index: *found = 1, and
+ *  where = {its place in ids, the id, limit, call} of the first. ids: labels or token ids. */
+typedef struct tsrk_check_ids {
+    const int32_t *ids;
+    double *found;  /* a double, so that ranks can take the maximum */
+    int64_t *where; /* [4] */
+    int64_t n, limit;
+    int64_t call; /* the caller's number for this */
+    int32_t ignore_index;
+    bool ignores; /* ignore_index has a meaning */
+} tsrk_check_ids;
+
+/** out [1] f64 = number of labels [n] that count. */
 typedef struct tsrk_count_labels {
     const int32_t *labels;
     double *out;
     int64_t n;
+    int64_t limit; /* see tsrk_label_counts */
     int32_t ignore_index;
     bool accumulate;
 } tsrk_count_labels;
@@ -287,7 +306,7 @@ typedef struct tsrk_xent_sum {
     tsr_dtype type;
 } tsrk_xent_sum;
 
-/** loss [1] f32 = (sum over rows with label != ignore_index of log(row_sum) - row_target) / count;
+/** loss [1] f32 = (sum over rows whose label counts of log(row_sum) - row_target) / count;
  *  0 when count is 0. lse [rows] = row_max + log(row_sum). Sums in double. */
 typedef struct tsrk_xent_loss {
     const int32_t *labels;
@@ -295,6 +314,7 @@ typedef struct tsrk_xent_loss {
     const double *count; /* device scalar: tokens of the whole step */
     float *loss, *lse;
     int64_t rows;
+    int64_t limit;
     int32_t ignore_index;
 } tsrk_xent_loss;
 
@@ -307,6 +327,7 @@ typedef struct tsrk_xent_bwd {
     const double *count;
     void *dlogits;
     int64_t rows, cols, begin;
+    int64_t limit;
     int32_t ignore_index;
     tsr_dtype type;
 } tsrk_xent_bwd;
@@ -444,6 +465,7 @@ typedef struct tsrk_custom {
     X(ZERO, zero) \
     X(COPY_BLOCKS, copy_blocks) \
     X(DROPOUT, dropout) \
+    X(CHECK_IDS, check_ids) \
     X(COUNT_LABELS, count_labels) \
     X(XENT_MAX, xent_max) \
     X(XENT_SUM, xent_sum) \

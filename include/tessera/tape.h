@@ -71,6 +71,18 @@ TSR_API void tsr_tape_destroy(tsr_tape **tape);
 TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
                                       int micro_batch_count);
 
+/**
+ * Local; logically collective. What becomes of labels outside [0, vocab) that are not
+ * TSR_IGNORE_INDEX, and of ids outside the table, from the next step on.
+ *
+ * By default the step's last tsr_backward (or tsr_step_end, if there was none) fails on every rank,
+ * naming value, position and vocabulary, before anything is updated.
+ *
+ * @param vocab  That of the logits: such labels do not count, such ids embed as zeros. 0: default.
+ * @retval TSR_ERR_STATE  a step is under way.
+ */
+TSR_CHECKED tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab);
+
 /** Local. Begin recording micro-batch @p micro_batch of the step, in order from 0. TSR_ERR_STATE
  * out of order, outside of a step, and once gradients are final. */
 TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
@@ -78,11 +90,14 @@ TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
 /**
  * Play the gradients of @p loss backward into the parameters' gradients.
  *
- * Collective over the mesh.
+ * Collective over the mesh. The step's last one compares what ranks must agree on (one small
+ * all-reduce).
  *
  * @param loss  A scalar dtensor that the tape made since tsr_tape_begin.
  * @retval TSR_ERR_STATE  no micro-batch is recorded, its backward has been played, or gradients are
  *                        final.
+ * @retval TSR_ERR_INVALID   a label or an id was out of range: see tsr_tape_ignore_outside.
+ * @retval TSR_ERR_DISAGREE  ranks have begun steps of different numbers.
  */
 TSR_CHECKED tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss);
 
@@ -98,7 +113,8 @@ TSR_CHECKED tsr_status tsr_step_tokens(tsr_tape *tape, double *out);
 /**
  * End the step: the step's memory, gradients included, is given back, and planned if it was not.
  *
- * Local; collective where gradients stay for the next step and wait unreduced (unit.h).
+ * Local; collective where gradients stay for the next step and wait unreduced (unit.h), and over
+ * the mesh after a forward without backward, whose labels and ids are told of here.
  *
  * @retval TSR_ERR_STATE  no step has begun; the program still holds a value of the step; or
  *                        gradients are to stay and a micro-batch has not begun. But for the first

@@ -20,12 +20,27 @@ static int64_t chunk_left(int64_t cols, int64_t col)
     return cols - col < CHUNK ? cols - col : CHUNK;
 }
 
+void tsrk_cpu_check_ids(const tsrk_check_ids *args)
+{
+    for (int64_t i = 0; *args->found == 0.0 && i < args->n; i++) {
+        const int32_t id = args->ids[i];
+
+        if ((id < 0 || id >= args->limit) && !(args->ignores && id == args->ignore_index)) {
+            args->where[0] = i;
+            args->where[1] = id;
+            args->where[2] = args->limit;
+            args->where[3] = args->call;
+            *args->found = 1.0;
+        }
+    }
+}
+
 void tsrk_cpu_count_labels(const tsrk_count_labels *args)
 {
     int64_t count = 0;
 #pragma omp simd reduction(+ : count)
     for (int64_t i = 0; i < args->n; i++) {
-        count += args->labels[i] != args->ignore_index ? 1 : 0;
+        count += tsrk_label_counts(args->labels[i], args->ignore_index, args->limit) ? 1 : 0;
     }
     *args->out = (double)count + (args->accumulate ? *args->out : 0.0);
 }
@@ -103,7 +118,9 @@ void tsrk_cpu_xent_loss(const tsrk_xent_loss *args)
     for (int64_t r = 0; r < args->rows; r++) {
         double log_sum = log((double)args->row_sum[r]);
         args->lse[r] = (float)((double)args->row_max[r] + log_sum);
-        sum += args->labels[r] != args->ignore_index ? log_sum - (double)args->row_target[r] : 0.0;
+        sum += tsrk_label_counts(args->labels[r], args->ignore_index, args->limit)
+                   ? log_sum - (double)args->row_target[r]
+                   : 0.0;
     }
     *args->loss = *args->count > 0.0 ? (float)(sum / *args->count) : 0.0F;
 }
@@ -141,7 +158,7 @@ void tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args)
     size_t row_bytes = (size_t)args->cols * tsrk_cpu_size(args->type);
 #pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
-        if (args->labels[r] == args->ignore_index || count <= 0.0) {
+        if (!tsrk_label_counts(args->labels[r], args->ignore_index, args->limit) || count <= 0.0) {
             memset(tsrk_cpu_at_mut(args->dlogits, args->type, r * args->cols), 0, row_bytes);
         } else {
             gradient_row(args, r, factor);

@@ -15,11 +15,26 @@
 
 #include "kernels/kernels.h"
 
+void tsrk_ref_check_ids(const tsrk_check_ids *args)
+{
+    for (int64_t i = 0; *args->found == 0.0 && i < args->n; i++) {
+        const int32_t id = args->ids[i];
+
+        if ((id < 0 || id >= args->limit) && !(args->ignores && id == args->ignore_index)) {
+            args->where[0] = i;
+            args->where[1] = id;
+            args->where[2] = args->limit;
+            args->where[3] = args->call;
+            *args->found = 1.0;
+        }
+    }
+}
+
 void tsrk_ref_count_labels(const tsrk_count_labels *args)
 {
     double count = args->accumulate ? *args->out : 0.0;
     for (int64_t i = 0; i < args->n; i++) {
-        count += args->labels[i] != args->ignore_index ? 1.0 : 0.0;
+        count += tsrk_label_counts(args->labels[i], args->ignore_index, args->limit) ? 1.0 : 0.0;
     }
     *args->out = count;
 }
@@ -59,7 +74,7 @@ void tsrk_ref_xent_loss(const tsrk_xent_loss *args)
     for (int64_t r = 0; r < args->rows; r++) {
         double log_sum = log((double)args->row_sum[r]);
         args->lse[r] = (float)((double)args->row_max[r] + log_sum);
-        if (args->labels[r] != args->ignore_index) {
+        if (tsrk_label_counts(args->labels[r], args->ignore_index, args->limit)) {
             sum += log_sum - (double)args->row_target[r];
         }
     }
@@ -70,7 +85,8 @@ void tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
 {
     double factor = *args->count > 0.0 ? (double)*args->dloss / *args->count : 0.0;
     for (int64_t r = 0; r < args->rows; r++) {
-        bool counts = args->labels[r] != args->ignore_index && *args->count > 0.0;
+        bool counts = tsrk_label_counts(args->labels[r], args->ignore_index, args->limit) &&
+                      *args->count > 0.0;
         int64_t label = (int64_t)args->labels[r] - args->begin;
         for (int64_t j = 0; j < args->cols; j++) {
             int64_t i = (r * args->cols) + j;

@@ -98,6 +98,13 @@ typedef struct tsri_kept_object {
     void (*release)(void *object);
 } tsri_kept_object;
 
+/** A look at ids or labels of this step, for the message if it finds one out of range. */
+typedef struct tsri_ids_check {
+    const char *op, *path, *what;
+    int micro_batch, ndim;
+    int64_t local_shape[TSR_MAX_DIMS], local_offset[TSR_MAX_DIMS];
+} tsri_ids_check;
+
 typedef struct tsri_rope_cache {
     tsr_buffer *table;
     int64_t seq, dim, first;
@@ -152,7 +159,12 @@ struct tsr_tape {
     tsr_buffer *count; /* f64: tokens of the step */
     tsri_loss_sums loss;
     tsri_loss_scale scale;
-    tsr_dtensor *one; /* f32 scalar: the gradient of a loss, in scale's state of this step */
+    tsr_dtensor *one;  /* f32 scalar: the gradient of a loss, in scale's state of this step */
+    tsr_buffer *facts; /* struct facts (facts.c) */
+    tsri_ids_check *checks;
+    int check_count, check_capacity;
+    bool facts_due;  /* something was looked at that ranks have not compared */
+    int64_t outside; /* labels outside [0, outside) are ignored; 0: they are errors */
     tsri_custom *customs;
     tsri_host_slot **slots; /* of offloaded inputs */
     int slot_count, slot_capacity;
@@ -230,6 +242,18 @@ void tsri_offload_forget(tsri_checkpoint *checkpoint);
 void tsri_offload_close(tsr_tape *tape);
 /** Number of this call in its path since tsr_tape_begin, from 0. */
 tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out);
+
+/* ---- facts: what ranks compare once a step (facts.c) ---- */
+
+tsr_status tsri_facts_open(tsr_tape *tape);
+/** At the step's begin. */
+tsr_status tsri_facts_begin(tsr_tape *tape);
+/** Look whether in[i] of call, I32, is within [0, limit); what: "label", "id". ignores: labels may
+ *  be TSR_IGNORE_INDEX. */
+tsr_status tsri_facts_look(tsri_op_call *call, int i, int64_t limit, const char *what,
+                           bool ignores);
+/** Compare, and fail on all ranks alike if something was found. Collective over the mesh. */
+tsr_status tsri_facts_compare(tsr_tape *tape);
 
 /* ---- apply ---- */
 

@@ -74,6 +74,7 @@ static tsr_status embedding_forward(tsri_op_call *call)
                            .table_rows = call->in[TABLE]->local_shape[0],
                            .type = call->in[TABLE]->dtype};
 
+    TSR_TRY(tsri_facts_look(call, IDS, call->in[TABLE]->layout.shape[0], "id", false));
     TSR_TRY(tsri_op_launch(call, &launch, TSRK_EMBEDDING, &args, NULL));
     return TSR_OK;
 }

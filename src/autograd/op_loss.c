@@ -40,6 +40,12 @@ static tsr_status check_shapes(const tsri_op_call *call)
                          tsri_format_shape(logits->shape, logits->ndim, a, sizeof(a)),
                          tsri_format_shape(labels->shape, labels->ndim, b, sizeof(b)));
     }
+    if (call->tape->outside != 0 && call->tape->outside != logits->shape[labels->ndim]) {
+        return TSR_RAISE(TSR_ERR_SHAPE,
+                         "%s: vocabulary of %lld, tsr_tape_ignore_outside was told %lld",
+                         tsri_op_where(call, where, sizeof(where)),
+                         (long long)logits->shape[labels->ndim], (long long)call->tape->outside);
+    }
     return TSR_OK;
 }
 
@@ -171,6 +177,7 @@ static tsr_status finish(tsri_op_call *call, const row_stats *stats)
         .loss = tsri_out(&launch, call->out),
         .lse = tsri_out(&launch, call->saved[LSE]),
         .rows = stats->max->local_count,
+        .limit = call->tape->outside,
         .ignore_index = TSR_IGNORE_INDEX};
 
     TSR_TRY(TSRI_LAUNCH(&launch, XENT_LOSS, &args));
@@ -184,6 +191,7 @@ static tsr_status loss_forward(tsri_op_call *call)
     row_stats stats = {.max = NULL};
     tsr_status status = TSR_OK;
 
+    TSR_TRY(tsri_facts_look(call, LABELS, logits->shape[logits->ndim - 1], "label", true));
     TSR_TRY_GOTO(status, acquire_stats(call, &stats), release);
     TSR_TRY_GOTO(status, tsri_tape_meet(call->tape, mask), release);
     TSR_TRY_GOTO(status, find_max(call, mask, &stats), release);
@@ -208,6 +216,7 @@ static tsr_status loss_backward(tsri_op_call *call)
         .rows = call->saved[LSE]->local_count,
         .cols = tsri_op_cols(logits),
         .begin = logits->local_offset[logits->layout.ndim - 1],
+        .limit = call->tape->outside,
         .ignore_index = TSR_IGNORE_INDEX,
         .type = logits->dtype};
 

@@ -30,6 +30,7 @@ static tsr_status open_scalars(tsr_tape *tape)
                              &tape->scale.states));
     TSR_TRY(tsri_write(tape->scale.states, 0, &one, sizeof(one),
                        tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    TSR_TRY(tsri_facts_open(tape));
     TSR_TRY(tsr_layout_init(tsr_comm_mesh(tape->comm), NULL, 0, &layout));
     TSR_TRY(tsri_dtensor_bare(tape->comm, &layout, TSR_F32, "one", &tape->one));
     TSR_TRY(tsri_dtensor_attach(tape->one, tape->scale.states, 0));
@@ -204,6 +205,8 @@ void tsr_tape_destroy(tsr_tape **tape)
     tsri_buffer_release(&old->scale.states);
     tsri_buffer_release(&old->loss.sums);
     tsri_buffer_release(&old->count);
+    tsri_buffer_release(&old->facts);
+    tsri_free(&old->checks);
     for (int i = 0; i < old->name_capacity; i++) {
         tsri_free(&old->names[i]);
     }
@@ -254,6 +257,7 @@ static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int c
                             .label = "token count"};
         tsrk_count_labels args = {.labels = tsri_in(&launch, labels[i]),
                                   .n = labels[i]->local_count,
+                                  .limit = tape->outside,
                                   .ignore_index = TSR_IGNORE_INDEX,
                                   .accumulate = i > 0};
 
@@ -274,6 +278,7 @@ static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int c
 static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
 {
     TSR_TRY(tsri_loss_zero(tape));
+    TSR_TRY(tsri_facts_begin(tape));
     TSR_TRY(count_tokens(tape, labels, micro_batch_count));
     return TSR_OK;
 }
@@ -360,12 +365,27 @@ tsr_status tsr_step_end(tsr_tape *tape)
         abandon_step(tape);
         return TSR_OK;
     }
+    if (tape->check_count > 0) { /* a forward without backward, as in evaluation */
+        TSR_TRY_GOTO(status, tsri_facts_compare(tape), abandon);
+    }
     TSR_TRY_GOTO(status, end_memory(tape), abandon);
     tsri_step_ended(tape);
     return TSR_OK;
 abandon:
     abandon_step(tape);
     return status;
+}
+
+tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab)
+{
+    TSRI_WANT(tape);
+    TSRI_WANT_COUNT(vocab);
+    if (tape->in_step) {
+        return TSR_RAISE(TSR_ERR_STATE, "tsr_tape_ignore_outside within step %lld: end it first",
+                         (long long)tape->step);
+    }
+    tape->outside = vocab;
+    return TSR_OK;
 }
 
 /* ---- facts ---- */

@@ -495,6 +495,9 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));
     TSR_TRY(tsri_tape_tell_played(tape));
+    if (tape->micro_batch == tape->micro_batch_count - 1) {
+        TSR_TRY(tsri_facts_compare(tape));
+    }
     return TSR_OK;
 }
 

@@ -224,6 +224,140 @@ static void ranks_differ(void)
     api_close(f);
 }
 
+static void steps_differ(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+
+    if (tsr_test_size() == 1) {
+        return;
+    }
+    REQUIRE_OK(api_open(f, API_READY));
+    REQUIRE_OK(tsr_step_begin(f->tape, tsr_test_rank() == 1 ? 7 : 3, &f->labels, 1));
+    REQUIRE_OK(tsr_tape_begin(f->tape, 0));
+    REQUIRE_OK(tsr_module_call(f->model, f->tape, &f->ids, 1, &f->y));
+    REQUIRE_OK(tsr_op_cross_entropy(f->tape, f->y, f->labels, &f->loss));
+    CHECK_EQ(tsr_backward(f->tape, f->loss), TSR_ERR_DISAGREE);
+    CHECK(says("with steps 3 to 7 on others"));
+    CHECK_OK(tsr_step_end(f->tape));
+    api_close(f);
+}
+
+/* ---- labels and ids out of range ---- */
+
+enum {
+    VOCAB = 32, /* the fixture's model; ids and labels are [2, 4] */
+    BATCH = 2,
+    SEQ = 4
+};
+
+/* This rank's rows of zeros with one element, of the whole, being value. */
+static void write_ids(tsr_dtensor *tensor, int row, int col, int32_t value)
+{
+    const int rows = BATCH / tsr_test_size();
+    const int first = tsr_test_rank() * rows;
+    int32_t ids[BATCH * SEQ] = {0};
+
+    if (row >= first && row < first + rows) {
+        ids[(row - first) * SEQ + col] = value;
+    }
+    CHECK_OK(tsr_dtensor_write(tensor, ids));
+}
+
+static tsr_status run_step(api_fixture *f, int64_t number, bool backward, double *loss)
+{
+    TSR_TRY(tsr_step_begin(f->tape, number, &f->labels, 1));
+    TSR_TRY(tsr_tape_begin(f->tape, 0));
+    TSR_TRY(tsr_module_call(f->model, f->tape, &f->ids, 1, &f->y));
+    TSR_TRY(tsr_op_cross_entropy(f->tape, f->y, f->labels, &f->loss));
+    if (backward) {
+        TSR_TRY(tsr_backward(f->tape, f->loss));
+        TSR_TRY(tsr_step_loss(f->tape, loss));
+    }
+    TSR_TRY(tsr_step_end(f->tape));
+    return TSR_OK;
+}
+
+static void check_outside(api_fixture *f, tsr_dtensor *tensor, int32_t value, const char *words)
+{
+    double loss = 0.0;
+
+    write_ids(tensor, 1, 2, value); /* the last rank's */
+    CHECK_EQ(run_step(f, 1, true, &loss), TSR_ERR_INVALID);
+    CHECK(says(words));
+    CHECK_OK(tsr_step_end(f->tape));
+    write_ids(tensor, 1, 2, 0);
+    CHECK_OK(run_step(f, 2, true, &loss)); /* and nothing is left of it */
+}
+
+static void labels_and_ids_out_of_range(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+
+    REQUIRE_OK(api_open(f, API_READY));
+    check_outside(f, f->labels, -1, "label -1 at [1, 2] of micro-batch 0 is outside [0, 32)");
+    check_outside(f, f->labels, VOCAB, "label 32 at [1, 2]");
+    check_outside(f, f->ids, 100000, "id 100000 at [1, 2] of micro-batch 0 is outside [0, 32)");
+    check_outside(f, f->ids, -7, "the table of embedding in \"embed\"");
+    write_ids(f->ids, 0, 0, TSR_IGNORE_INDEX); /* of labels alone */
+    CHECK_EQ(run_step(f, 3, true, &f->number), TSR_ERR_INVALID);
+    CHECK(says("id -100 at [0, 0]"));
+    CHECK_OK(tsr_step_end(f->tape));
+    api_close(f);
+}
+
+static void evaluation_looks_too(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    tsr_dtensor *loss = NULL;
+
+    REQUIRE_OK(api_open(f, API_READY));
+    REQUIRE_OK(tsr_step_begin(f->tape, 0, &f->labels, 1));
+    REQUIRE_OK(tsr_tape_begin(f->tape, 0));
+    write_ids(f->labels, 0, 1, 99);
+    REQUIRE_OK(tsr_op_cross_entropy(f->tape, f->logits, f->labels, &loss));
+    CHECK_EQ(tsr_step_end(f->tape), TSR_ERR_INVALID);
+    CHECK(says("label 99 at [0, 1]"));
+    write_ids(f->labels, 0, 1, 0);
+    CHECK_OK(run_step(f, 1, true, &f->number));
+    api_close(f);
+}
+
+/* Told to be ignored, such labels are as -100, to the bit. */
+static void outside_is_ignored(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    double expected = 0.0;
+    double loss = 0.0;
+
+    REQUIRE_OK(api_open(f, API_READY));
+    write_ids(f->labels, 0, 1, TSR_IGNORE_INDEX);
+    CHECK_OK(run_step(f, 0, true, &expected));
+    CHECK_OK(tsr_tape_ignore_outside(f->tape, VOCAB));
+    for (int i = 0; i < 3; i++) {
+        const int32_t values[] = {-1, VOCAB, TSR_IGNORE_INDEX};
+
+        write_ids(f->labels, 0, 1, values[i]);
+        CHECK_OK(run_step(f, 1 + i, true, &loss));
+        CHECK_NEAR(loss, expected, 0.0);
+    }
+    write_ids(f->ids, 1, 0, 1000); /* zeros */
+    CHECK_OK(run_step(f, 4, true, &loss));
+    CHECK_OK(tsr_tape_ignore_outside(f->tape, VOCAB + 1));
+    CHECK_EQ(run_step(f, 5, true, &loss), TSR_ERR_SHAPE);
+    CHECK(says("vocabulary of 32"));
+    (void)!tsr_step_end(f->tape); /* of a step without backward */
+    tsr_error_clear();
+    CHECK_OK(tsr_tape_ignore_outside(f->tape, 0));
+    CHECK_EQ(run_step(f, 6, true, &loss), TSR_ERR_INVALID);
+    tsr_error_clear();
+    CHECK_OK(tsr_step_end(f->tape));
+    api_close(f);
+}
+
 /* ---- handles ---- */
 
 static void loss_is_read_after_backward(void)
@@ -429,6 +563,10 @@ const tsr_test_case tsr_test_cases[] = {
     {"model_goes_within_a_step", model_goes_within_a_step},
     {"parameter_given_twice", parameter_given_twice},
     {"ranks_differ", ranks_differ},
+    {"steps_differ", steps_differ},
+    {"labels_and_ids_out_of_range", labels_and_ids_out_of_range},
+    {"evaluation_looks_too", evaluation_looks_too},
+    {"outside_is_ignored", outside_is_ignored},
     {"loss_is_read_after_backward", loss_is_read_after_backward},
     {"kept_over_its_step", kept_over_its_step},
     {"kept_over_a_failed_step", kept_over_a_failed_step},

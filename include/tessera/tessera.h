@@ -6,8 +6,8 @@
  *
  * What holds for all functions: an argument may be NULL only where its comment says so. Otherwise a
  * function that returns a status refuses it (TSR_ERR_INVALID, naming it) and has changed nothing;
- * any other answers NULL, "", 0 or false and does nothing. Negative counts, values that an enum
- * does not have and numbers that cannot be meant are refused likewise: docs/arguments.md.
+ * any other answers NULL, "", 0, NaN or false and does nothing. Negative counts, values that an
+ * enum does not have and numbers that cannot be meant are refused likewise: docs/arguments.md.
  */
 #pragma once
 

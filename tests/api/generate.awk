@@ -246,6 +246,8 @@ function expect_null(name, i,    arg)
         printf "    (void)%s;\n", call(name, i, "NULL")
     } else if (function_type[name] == "const char *") {
         printf "    CHECK_STR(%s, \"\");\n", call(name, i, "NULL")
+    } else if (function_type[name] == "double") {
+        printf "    CHECK(isnan(%s));\n", call(name, i, "NULL")
     } else {
         printf "    CHECK(%s == %s);\n", call(name, i, "NULL"),
             name in answer ? answer[name] : neutral(function_type[name])

@@ -99,7 +99,7 @@ TSR_CHECKED tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *preset,
  *
  * @param options  NULL for defaults.
  * @retval TSR_ERR_INVALID  an axis that does not exist or is named twice, a pattern without match.
- * @retval TSR_ERR_STATE    the module is a unit already, or materialised.
+ * @retval TSR_ERR_STATE    the module, or one above it, is a unit already; or it is materialised.
  */
 TSR_CHECKED tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options);
 

@@ -50,6 +50,16 @@ static bool unit_already(legal_case *c)
     return false;
 }
 
+static bool parent_first(legal_case *c)
+{
+    for (const tsr_module *m = c->module->parent; m != NULL; m = m->parent) {
+        if (tsri_unit_of(m) != NULL) {
+            return found(c, "\"%s\" above it is a unit already", m->path);
+        }
+    }
+    return false;
+}
+
 static bool container(legal_case *c)
 {
     return c->module->forward == NULL && found(c, "it is a container without a forward");
@@ -270,6 +280,8 @@ static bool bad_group(legal_case *c)
 static const rule rules[] = {
     {"unit-once", AT_OPTIONS, TSR_ERR_STATE, "a module becomes a unit once, before it has memory",
      "its parameters have a place already", unit_already},
+    {"bottom-up", AT_OPTIONS, TSR_ERR_STATE, "a module becomes a unit before those above it",
+     "they take what no unit below them has taken: nothing would be left for it", parent_first},
     {"forward", AT_OPTIONS, TSR_ERR_INVALID, "a unit has a forward",
      "a unit's parameters are gathered when its forward begins", container},
     {"axis-known", AT_OPTIONS, TSR_ERR_INVALID, "levels name axes of the mesh",

@@ -100,8 +100,8 @@ static bool message_names(const char *id)
 
 static void every_rule_has_its_message(void)
 {
-    const char *seen[32] = {"unit-once", "forward"};
-    int seen_count = 2;
+    const char *seen[32] = {"unit-once", "bottom-up", "forward"};
+    int seen_count = 3;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         tsr_status status = TSR_OK;
@@ -144,6 +144,9 @@ static void modules_that_cannot_be_units(void)
     CHECK_OK(tsr_fully_shard(r.model, NULL));
     CHECK_EQ(tsr_fully_shard(r.model, NULL), TSR_ERR_STATE);
     CHECK(message_names("unit-once"));
+    tsr_error_clear();
+    CHECK_EQ(tsr_fully_shard(tsr_llama_layer(r.model, 1), NULL), TSR_ERR_STATE);
+    CHECK(message_names("bottom-up"));
     tsr_error_clear();
     tsr_module_release(&box);
     close_rig(&r);

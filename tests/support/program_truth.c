@@ -214,14 +214,17 @@ static void play(runner *r, int loss)
     }
 }
 
-/* In f16, with the loss scale, nothing may come near the largest number. */
+/* Nothing may come near the largest number, in f16 with the loss scale, nor grow out of all bounds.
+ */
 static bool fits(const runner *r)
 {
-    for (int i = 0; r->p->param_dtype == TSR_F16 && i < r->tape.count; i++) {
+    const double most = r->p->param_dtype == TSR_F16 ? 1e4 : 1e9;
+
+    for (int i = 0; i < r->tape.count; i++) {
         const truth_node *node = &r->tape.nodes[i];
 
         for (int64_t e = 0; e < node->count; e++) {
-            if (fabs(node->value[e]) > 1e4 || fabs(node->grad[e]) * 1024.0 > 1e4) {
+            if (!(fabs(node->value[e]) <= most) || !(fabs(node->grad[e]) * 1024.0 <= most)) {
                 return false;
             }
         }

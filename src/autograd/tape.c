@@ -380,7 +380,7 @@ tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab)
 {
     TSRI_WANT(tape);
     TSRI_WANT_COUNT(vocab);
-    if (tape->in_step) {
+    if (tsri_tape_in_step(tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "tsr_tape_ignore_outside within step %lld: end it first",
                          (long long)tape->step);
     }

@@ -56,7 +56,7 @@ tsr_status tsr_schedule_check(const tsr_schedule *schedule)
 
 double tsr_schedule_lr(const tsr_schedule *schedule, int64_t step)
 {
-    TSRI_WANT_OR(schedule, 0.0);
+    TSRI_WANT_OR(schedule, (double)NAN);
 
     int64_t span = 0;
     double progress = 0.0;

@@ -165,9 +165,7 @@ static void shrink(program *p, program_report *as)
 }
 
 /* Kinds that are drawn by name alone: TSR_DRAW_OFF=none draws them all. */
-static const char by_name[] = "penalty,moves,data_moves,labels,micro_places,"
-                              "two_forwards,twice,offload,"
-                              "skip_ranks,alone,forward_only,read_loss";
+static const char by_name[] = "";
 
 static uint64_t allowed_kinds(void)
 {

@@ -93,6 +93,15 @@ function(tsr_add_unit_test file)
     tsr_add_test_program(${file} main_unit)
     add_test(NAME ${name} COMMAND ${name})
     tsr_set_test(${name} ${file} PROCESSORS 1 LABELS ${ARG_LABELS} ENVIRONMENT ${TSR_SANITIZER_ENV})
+    if(NOT ARG_LABELS MATCHES kernels)
+        return()
+    endif()
+    # The processor's own level is the case above; tests/support/main_unit.c skips what it lacks.
+    foreach(level baseline avx2)
+        add_test(NAME ${name}.${level} COMMAND ${name})
+        tsr_set_test(${name}.${level} ${file} PROCESSORS 1 LABELS ${ARG_LABELS}
+            ENVIRONMENT ${TSR_SANITIZER_ENV} TSR_CPU_ISA=${level} ONEDNN_MAX_CPU_ISA=AVX2)
+    endforeach()
 endfunction()
 
 # One case per rank count: <name>.np<n>.

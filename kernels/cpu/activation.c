@@ -21,7 +21,7 @@ static inline float at_most(float x, float limit)
     return x > limit ? limit : x;
 }
 
-TSRK_CLONES static void chunk_gelu(float *y, const float *x, int64_t n)
+static void chunk_gelu(float *y, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -30,7 +30,7 @@ TSRK_CLONES static void chunk_gelu(float *y, const float *x, int64_t n)
     }
 }
 
-TSRK_CLONES static void chunk_gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
+static void chunk_gelu_bwd(float *dx, const float *dy, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -44,7 +44,7 @@ TSRK_CLONES static void chunk_gelu_bwd(float *dx, const float *dy, const float *
     }
 }
 
-TSRK_CLONES static void chunk_silu_mul(float *y, const float *gate, const float *up, int64_t n)
+static void chunk_silu_mul(float *y, const float *gate, const float *up, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -52,8 +52,8 @@ TSRK_CLONES static void chunk_silu_mul(float *y, const float *gate, const float 
     }
 }
 
-TSRK_CLONES static void chunk_silu_mul_bwd(float *dgate, float *dup, const float *dy,
-                                           const float *gate, const float *up, int64_t n)
+static void chunk_silu_mul_bwd(float *dgate, float *dup, const float *dy, const float *gate,
+                               const float *up, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

@@ -145,7 +145,7 @@ static const_head rows_from(const_head h, int64_t row)
 
 /* ---- forward ---- */
 
-TSRK_CLONES static float max_of(const float *x, int64_t n)
+static float max_of(const float *x, int64_t n)
 {
     float max = -INFINITY;
 #pragma omp simd reduction(max : max)
@@ -156,7 +156,7 @@ TSRK_CLONES static float max_of(const float *x, int64_t n)
 }
 
 /* x = exp(x - shift); returns the sum. */
-TSRK_CLONES static float exp_in_place(float *x, int64_t n, float shift)
+static float exp_in_place(float *x, int64_t n, float shift)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -167,7 +167,7 @@ TSRK_CLONES static float exp_in_place(float *x, int64_t n, float shift)
     return sum;
 }
 
-TSRK_CLONES static void scale_row(float *x, int64_t n, float factor)
+static void scale_row(float *x, int64_t n, float factor)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -268,7 +268,7 @@ void tsrk_cpu_attention(const tsrk_attention *args)
 
 /* ---- backward ---- */
 
-TSRK_CLONES static float dot(const float *a, const float *b, int64_t n)
+static float dot(const float *a, const float *b, int64_t n)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -279,8 +279,8 @@ TSRK_CLONES static float dot(const float *a, const float *b, int64_t n)
 }
 
 /* s = p = exp(s - lse); dp = ds = p * (dp - delta) * scale. */
-TSRK_CLONES static void gradient_row(float *restrict s, float *restrict dp, int64_t n, float lse,
-                                     float delta, float scale)
+static void gradient_row(float *restrict s, float *restrict dp, int64_t n, float lse, float delta,
+                         float scale)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

@@ -11,15 +11,11 @@
  */
 #include "kernels/cpu/cpu_priv.h"
 
-/* clang 14 cannot ask for f16c. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__F16C__)
 #    include <immintrin.h>
-#    define HAS_F16C 1
-#else
-#    define HAS_F16C 0
 #endif
 
-TSRK_CLONES static void widen(float *restrict out, const uint16_t *restrict x, int64_t n)
+static void widen(float *restrict out, const uint16_t *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -27,7 +23,7 @@ TSRK_CLONES static void widen(float *restrict out, const uint16_t *restrict x, i
     }
 }
 
-TSRK_CLONES static void narrow(uint16_t *restrict out, const float *restrict x, int64_t n)
+static void narrow(uint16_t *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -35,7 +31,7 @@ TSRK_CLONES static void narrow(uint16_t *restrict out, const float *restrict x, 
     }
 }
 
-TSRK_CLONES static void narrow_add(uint16_t *restrict out, const float *restrict x, int64_t n)
+static void narrow_add(uint16_t *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -43,7 +39,7 @@ TSRK_CLONES static void narrow_add(uint16_t *restrict out, const float *restrict
     }
 }
 
-TSRK_CLONES static void widen_f16(float *restrict out, const uint16_t *restrict x, int64_t n)
+static void widen_f16(float *restrict out, const uint16_t *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -51,7 +47,7 @@ TSRK_CLONES static void widen_f16(float *restrict out, const uint16_t *restrict 
     }
 }
 
-TSRK_CLONES static void narrow_f16(uint16_t *restrict out, const float *restrict x, int64_t n)
+static void narrow_f16(uint16_t *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -59,10 +55,9 @@ TSRK_CLONES static void narrow_f16(uint16_t *restrict out, const float *restrict
     }
 }
 
-#if HAS_F16C
+#if defined(__F16C__)
 /* Whole vectors; returns how many elements they were. */
-__attribute__((target("avx,f16c"))) static int64_t widen_f16c(float *out, const uint16_t *x,
-                                                              int64_t n)
+static int64_t widen_f16c(float *out, const uint16_t *x, int64_t n)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -73,8 +68,7 @@ __attribute__((target("avx,f16c"))) static int64_t widen_f16c(float *out, const 
     return i;
 }
 
-__attribute__((target("avx,f16c"))) static int64_t narrow_f16c(uint16_t *out, const float *x,
-                                                               int64_t n)
+static int64_t narrow_f16c(uint16_t *out, const float *x, int64_t n)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -83,18 +77,13 @@ __attribute__((target("avx,f16c"))) static int64_t narrow_f16c(uint16_t *out, co
     }
     return i;
 }
-
-static bool has_f16c(void)
-{
-    return __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
-}
 #endif
 
 static void load_f16(float *out, const uint16_t *x, int64_t n)
 {
     int64_t done = 0;
-#if HAS_F16C
-    done = has_f16c() ? widen_f16c(out, x, n) : 0;
+#if defined(__F16C__)
+    done = widen_f16c(out, x, n);
 #endif
     widen_f16(out + done, x + done, n - done);
 }
@@ -102,13 +91,13 @@ static void load_f16(float *out, const uint16_t *x, int64_t n)
 static void store_f16(uint16_t *out, const float *x, int64_t n)
 {
     int64_t done = 0;
-#if HAS_F16C
-    done = has_f16c() ? narrow_f16c(out, x, n) : 0;
+#if defined(__F16C__)
+    done = narrow_f16c(out, x, n);
 #endif
     narrow_f16(out + done, x + done, n - done);
 }
 
-TSRK_CLONES static void add(float *restrict out, const float *restrict x, int64_t n)
+static void add(float *restrict out, const float *restrict x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

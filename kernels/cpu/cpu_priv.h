@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file cpu_priv.h
- * What the cpu kernels share: instruction-set clones, a fast exp, conversions, teams, gemm.
+ * What the cpu kernels share: a fast exp, conversions, teams, gemm.
  *
  * Every cpu kernel gives the same bits for any number of threads: work is cut into pieces whose
  * borders depend on sizes alone, and no sum crosses a piece in an order that threads decide.
@@ -10,9 +10,8 @@
  * Teams. A kernel uses up to omp_get_max_threads() of its calling thread, and its workspace must be
  * sized for as many: each member has a slice of it.
  *
- * Clones. A hot loop lives in a function marked TSRK_CLONES, which the compiler builds for several
- * instruction sets and the loader picks from. The body of an OpenMP parallel region is outlined
- * and does not inherit the clones, so regions call row functions that carry the mark.
+ * Levels. Every file of this folder is compiled once per instruction level (level.h), so loops are
+ * plain and become the SIMD of each level, in parallel regions too. The levels' bits differ.
  */
 #pragma once
 
@@ -24,18 +23,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/level.h"
 #include "kernels/kernels.h"
-
-/* Clones are ifuncs: their resolvers run before a sanitizer is ready, and clang 14 lacks them for
- * C.
- */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TSRK_NO_CLONES)
-#    define TSRK_CLONES \
-        __attribute__((noinline, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#    define TSRK_CLONES __attribute__((noinline))
-#endif
 
 /** Elements below which a second thread costs more than it brings (some 10 us of streaming). */
 #define TSRK_CPU_GRAIN 32768
@@ -175,6 +164,19 @@ static inline const float *tsrk_cpu_view(const void *array, tsr_dtype type, int6
     return buffer;
 }
 
+/* ---- product.c ---- */
+
+/** Blocks of k and n: a slice of b takes half a MiB, and blocks of k set the order of sums. */
+#define TSRK_CPU_K_BLOCK 256
+#define TSRK_CPU_N_BLOCK 512
+/** Rows whose f32 sums the workspace holds at a time where c is bf16 or f16. */
+#define TSRK_CPU_SUM_ROWS 2048
+
+/** matmul in f32, by team threads; the workspace is product_bytes(args, team) at least. */
+void tsrk_cpu_product(const tsrk_matmul *args, int team, void *workspace);
+/** The same at every level. */
+size_t tsrk_cpu_product_bytes(const tsrk_matmul *args, int threads);
+
 /* ---- gemm.c ---- */
 
 /** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c in f32. */
@@ -206,10 +208,15 @@ typedef struct tsrk_cpu_bf16_tile {
     tsr_dtype c_type;
 } tsrk_cpu_bf16_tile;
 
-/** On the calling thread alone. False when the processor has no fast bf16 product. */
+/** Whether level, processor and oneDNN have products of bf16. */
+bool tsrk_cpu_has_bf16(void);
+/** On the calling thread alone. False when oneDNN has no fast bf16 product of this form. */
 bool tsrk_cpu_bf16_gemm_run(tsrk_cpu_bf16_gemm *gemm, const tsrk_matmul *args,
                             const tsrk_cpu_bf16_tile *tile);
 void tsrk_cpu_bf16_gemm_close(tsrk_cpu_bf16_gemm *gemm);
+
+/** The table of this level. */
+const tsri_kernel_table *tsrk_cpu_table(void);
 
 /* ---- workspace bytes of the kernels that need some; table.c dispatches ---- */
 size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads);

@@ -4,7 +4,7 @@
  * @file custom.c
  * custom: run(args), a function of the user's own on host addresses; the host is this device.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/cpu_priv.h"
 
 void tsrk_cpu_custom(const tsrk_custom *args)
 {

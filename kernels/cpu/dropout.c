@@ -18,8 +18,8 @@ typedef struct mask {
     bool accumulate;
 } mask;
 
-TSRK_CLONES static void chunk_drop(float *y, const float *x, const uint32_t *words, uint32_t least,
-                                   float q, int64_t n)
+static void chunk_drop(float *y, const float *x, const uint32_t *words, uint32_t least, float q,
+                       int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -27,8 +27,8 @@ TSRK_CLONES static void chunk_drop(float *y, const float *x, const uint32_t *wor
     }
 }
 
-TSRK_CLONES static void chunk_drop_add(float *y, const float *x, const uint32_t *words,
-                                       uint32_t least, float q, int64_t n)
+static void chunk_drop_add(float *y, const float *x, const uint32_t *words, uint32_t least, float q,
+                           int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

@@ -28,7 +28,7 @@ static bool is_narrow(tsr_dtype type)
     return type == TSR_F32 || tsrk_cpu_is_half(type);
 }
 
-TSRK_CLONES static void chunk_add(float *y, const float *a, const float *b, int64_t n)
+static void chunk_add(float *y, const float *a, const float *b, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -36,7 +36,7 @@ TSRK_CLONES static void chunk_add(float *y, const float *a, const float *b, int6
     }
 }
 
-TSRK_CLONES static void chunk_scale(float *y, const float *x, float factor, int64_t n)
+static void chunk_scale(float *y, const float *x, float factor, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -44,7 +44,7 @@ TSRK_CLONES static void chunk_scale(float *y, const float *x, float factor, int6
     }
 }
 
-TSRK_CLONES static void chunk_scale_add(float *y, const float *x, float factor, int64_t n)
+static void chunk_scale_add(float *y, const float *x, float factor, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

@@ -71,7 +71,7 @@ static void scatter_columns(const tsrk_embedding_bwd *args, int64_t col, int64_t
 }
 
 /* Whether ids [begin, end) hold id. */
-TSRK_CLONES static bool holds(const int32_t *ids, int64_t begin, int64_t end, int32_t id)
+static bool holds(const int32_t *ids, int64_t begin, int64_t end, int32_t id)
 {
     int64_t found = 0;
 #pragma omp simd reduction(+ : found)

@@ -120,15 +120,23 @@ static bool make_memory(const dnnl_memory_desc_t *desc, dnnl_engine_t engine, vo
     return good;
 }
 
-/* The processor multiplies bf16, and oneDNN has generated code for this form: anything else is a
- * reference loop or an emulation, slower than conversion. */
+bool tsrk_cpu_has_bf16(void)
+{
+#if defined(__AVX512F__)
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    unsigned need = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
+    return (isa & need) == need;
+#else
+    return false; /* this level has no such product, whatever the processor has */
+#endif
+}
+
+/* oneDNN has generated code for this form: anything else is a reference loop or an emulation,
+ * slower than conversion. */
 static bool is_fast(const_dnnl_primitive_desc_t desc)
 {
     const char *name = NULL;
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-    unsigned need = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
-    return (isa & need) == need &&
-           dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
+    return dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
            name != NULL && (strncmp(name, "brg:", 4) == 0 || strncmp(name, "gemm:jit", 8) == 0);
 }
 

@@ -23,7 +23,7 @@ typedef struct row_stats {
     float mean_g, mean_gx; /* means over the row of g and of g * xhat */
 } row_stats;
 
-TSRK_CLONES static float chunk_sum(const float *x, int64_t n)
+static float chunk_sum(const float *x, int64_t n)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -33,7 +33,7 @@ TSRK_CLONES static float chunk_sum(const float *x, int64_t n)
     return sum;
 }
 
-TSRK_CLONES static float chunk_squares(const float *x, float mean, int64_t n)
+static float chunk_squares(const float *x, float mean, int64_t n)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -44,8 +44,8 @@ TSRK_CLONES static float chunk_squares(const float *x, float mean, int64_t n)
     return sum;
 }
 
-TSRK_CLONES static void chunk_layernorm(float *y, const float *x, const float *gain,
-                                        const float *bias, row_stats stats, int64_t n)
+static void chunk_layernorm(float *y, const float *x, const float *gain, const float *bias,
+                            row_stats stats, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -53,8 +53,7 @@ TSRK_CLONES static void chunk_layernorm(float *y, const float *x, const float *g
     }
 }
 
-TSRK_CLONES static void chunk_rmsnorm(float *y, const float *x, const float *gain, float rstd,
-                                      int64_t n)
+static void chunk_rmsnorm(float *y, const float *x, const float *gain, float rstd, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -63,7 +62,7 @@ TSRK_CLONES static void chunk_rmsnorm(float *y, const float *x, const float *gai
 }
 
 /* bf16 without a detour through a buffer: the conversions are cheaper than another pass over L1. */
-TSRK_CLONES static float chunk_squares_bf16(const uint16_t *x, int64_t n)
+static float chunk_squares_bf16(const uint16_t *x, int64_t n)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -74,8 +73,8 @@ TSRK_CLONES static float chunk_squares_bf16(const uint16_t *x, int64_t n)
     return sum;
 }
 
-TSRK_CLONES static void chunk_rmsnorm_bf16(uint16_t *y, const uint16_t *x, const uint16_t *gain,
-                                           float rstd, int64_t n)
+static void chunk_rmsnorm_bf16(uint16_t *y, const uint16_t *x, const uint16_t *gain, float rstd,
+                               int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -192,8 +191,8 @@ void tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args)
 /* ---- gradients ---- */
 
 /* sums[2] = sums over the chunk of g = dy * gain and of g * xhat. */
-TSRK_CLONES static void chunk_dot(float *sums, const float *dy, const float *x, const float *gain,
-                                  row_stats stats, int64_t n)
+static void chunk_dot(float *sums, const float *dy, const float *x, const float *gain,
+                      row_stats stats, int64_t n)
 {
     float sum_g = 0.0F;
     float sum_gx = 0.0F;
@@ -207,8 +206,8 @@ TSRK_CLONES static void chunk_dot(float *sums, const float *dy, const float *x, 
     sums[1] = sum_gx;
 }
 
-TSRK_CLONES static void chunk_dx(float *dx, const float *dy, const float *x, const float *gain,
-                                 row_stats stats, int64_t n)
+static void chunk_dx(float *dx, const float *dy, const float *x, const float *gain, row_stats stats,
+                     int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -217,8 +216,7 @@ TSRK_CLONES static void chunk_dx(float *dx, const float *dy, const float *x, con
     }
 }
 
-TSRK_CLONES static void chunk_dgain(float *dgain, const float *dy, const float *x, row_stats stats,
-                                    int64_t n)
+static void chunk_dgain(float *dgain, const float *dy, const float *x, row_stats stats, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -226,7 +224,7 @@ TSRK_CLONES static void chunk_dgain(float *dgain, const float *dy, const float *
     }
 }
 
-TSRK_CLONES static void chunk_dbias(float *dbias, const float *dy, int64_t n)
+static void chunk_dbias(float *dbias, const float *dy, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -234,8 +232,8 @@ TSRK_CLONES static void chunk_dbias(float *dbias, const float *dy, int64_t n)
     }
 }
 
-TSRK_CLONES static void chunk_sum_blocks(float *restrict out, const float *restrict parts,
-                                         int64_t blocks, int64_t stride, int64_t n)
+static void chunk_sum_blocks(float *restrict out, const float *restrict parts, int64_t blocks,
+                             int64_t stride, int64_t n)
 {
     double sums[TSRK_CPU_CHUNK] = {0};
     for (int64_t b = 0; b < blocks; b++) {

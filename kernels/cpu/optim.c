@@ -30,7 +30,7 @@ typedef struct sgd_rule {
     bool nesterov;
 } sgd_rule;
 
-TSRK_CLONES static double part_squares(const float *x, int64_t n)
+static double part_squares(const float *x, int64_t n)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -40,7 +40,7 @@ TSRK_CLONES static double part_squares(const float *x, int64_t n)
     return sum;
 }
 
-TSRK_CLONES static double part_absolute(const float *x, int64_t n)
+static double part_absolute(const float *x, int64_t n)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -51,7 +51,7 @@ TSRK_CLONES static double part_absolute(const float *x, int64_t n)
 }
 
 /* As integers absolute values keep their order, and NaN comes above infinity. */
-TSRK_CLONES static double part_greatest(const float *x, int64_t n)
+static double part_greatest(const float *x, int64_t n)
 {
     uint32_t most = 0;
     float value = 0.0F;
@@ -113,8 +113,7 @@ void tsrk_cpu_count_update(const tsrk_count_update *args)
     tsrk_ref_count_update(args);
 }
 
-TSRK_CLONES static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t begin,
-                                    int64_t n)
+static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t begin, int64_t n)
 {
     float *restrict p = a->p + begin;
     float *restrict m = a->m + begin;
@@ -156,8 +155,8 @@ void tsrk_cpu_adamw(const tsrk_adamw *args)
     }
 }
 
-TSRK_CLONES static void chunk_sgd(float *restrict p, const float *restrict grad,
-                                  const sgd_rule *rule, int64_t n)
+static void chunk_sgd(float *restrict p, const float *restrict grad, const sgd_rule *rule,
+                      int64_t n)
 {
     const sgd_rule k = *rule;
 #pragma omp simd
@@ -166,8 +165,8 @@ TSRK_CLONES static void chunk_sgd(float *restrict p, const float *restrict grad,
     }
 }
 
-TSRK_CLONES static void chunk_momentum(float *restrict p, float *restrict buffer,
-                                       const float *restrict grad, const sgd_rule *rule, int64_t n)
+static void chunk_momentum(float *restrict p, float *restrict buffer, const float *restrict grad,
+                           const sgd_rule *rule, int64_t n)
 {
     const sgd_rule k = *rule;
 #pragma omp simd

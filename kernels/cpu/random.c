@@ -11,8 +11,7 @@
 
 #define BLOCKS (TSRK_CPU_CHUNK / 4 + 1)
 
-TSRK_CLONES static void philox_blocks(uint32_t *restrict out, uint64_t key, uint64_t first,
-                                      int64_t blocks)
+static void philox_blocks(uint32_t *restrict out, uint64_t key, uint64_t first, int64_t blocks)
 {
 #pragma omp simd
     for (int64_t b = 0; b < blocks; b++) {

@@ -20,7 +20,7 @@ typedef struct turn {
     float sine[HALF_MAX];
 } turn;
 
-TSRK_CLONES static void turn_split(turn *out, const float *table, float sign, int64_t n)
+static void turn_split(turn *out, const float *table, float sign, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -29,8 +29,8 @@ TSRK_CLONES static void turn_split(turn *out, const float *table, float sign, in
     }
 }
 
-TSRK_CLONES static void turn_head_f32(float *y, const float *x, int64_t half, const turn *f,
-                                      bool accumulate, int64_t n)
+static void turn_head_f32(float *y, const float *x, int64_t half, const turn *f, bool accumulate,
+                          int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -41,8 +41,8 @@ TSRK_CLONES static void turn_head_f32(float *y, const float *x, int64_t half, co
     }
 }
 
-TSRK_CLONES static void turn_head_bf16(uint16_t *y, const uint16_t *x, int64_t half, const turn *f,
-                                       bool accumulate, int64_t n)
+static void turn_head_bf16(uint16_t *y, const uint16_t *x, int64_t half, const turn *f,
+                           bool accumulate, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

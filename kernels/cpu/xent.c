@@ -45,7 +45,7 @@ void tsrk_cpu_count_labels(const tsrk_count_labels *args)
     *args->out = (double)count + (args->accumulate ? *args->out : 0.0);
 }
 
-TSRK_CLONES static float max_of(const float *x, int64_t n, float max)
+static float max_of(const float *x, int64_t n, float max)
 {
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ TSRK_CLONES static float max_of(const float *x, int64_t n, float max)
 }
 
 /* Sum of exp(x - shift). */
-TSRK_CLONES static float sum_exp(const float *x, int64_t n, float shift)
+static float sum_exp(const float *x, int64_t n, float shift)
 {
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
@@ -66,7 +66,7 @@ TSRK_CLONES static float sum_exp(const float *x, int64_t n, float shift)
 }
 
 /* out = factor * exp(x - shift); out may be x. */
-TSRK_CLONES static void scaled_exp(float *out, const float *x, int64_t n, float shift, float factor)
+static void scaled_exp(float *out, const float *x, int64_t n, float shift, float factor)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

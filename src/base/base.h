@@ -134,6 +134,23 @@ typedef enum tsri_log_level {
 void tsri_log_set(tsri_log_level level);
 void tsri_log(tsri_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- instructions that the kernels use; TSR_CPU_ISA=baseline|avx2|avx512 holds them to less than
+ * the processor has ---- */
+typedef enum tsri_isa {
+    TSRI_ISA_BASELINE = 0, /* what every processor of the architecture has */
+    TSRI_ISA_AVX2,         /* x86-64-v3: AVX2, FMA */
+    TSRI_ISA_AVX512        /* x86-64-v4 */
+} tsri_isa;
+/** "baseline", "avx2", "avx512". */
+const char *tsri_isa_name(tsri_isa isa);
+/** The level that asked (NULL, "": the processor's) means. TSR_ERR_INVALID: no level;
+ *  TSR_ERR_UNSUPPORTED: the processor has less. */
+tsr_status tsri_isa_choose(const char *asked, tsri_isa *out);
+/** What TSR_CPU_ISA said when it was first asked for; the processor's if that cannot be. */
+tsri_isa tsri_isa_level(void);
+/** Whether that level includes products of bf16. */
+bool tsri_isa_has_bf16(void);
+
 /* ---- hash: XXH3-64 ---- */
 uint64_t tsri_hash(const void *data, size_t bytes, uint64_t seed);
 uint64_t tsri_hash_text(const char *text);

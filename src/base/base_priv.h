@@ -36,6 +36,7 @@ typedef struct tsri_process {
     atomic_int rank;
     atomic_int size;
     atomic_int log_level;     /* -1: TSR_LOG not read yet */
+    atomic_int isa;           /* -1: TSR_CPU_ISA not read yet */
     atomic_int fail_in;       /* allocations until the injected failure; 0: off */
     atomic_int_fast64_t live; /* allocations not freed */
     atomic_uint retired;      /* blocks so far */

@@ -6,7 +6,7 @@
  */
 #include "base/base_priv.h"
 
-tsri_process tsri_g_process = {.size = 1, .log_level = -1};
+tsri_process tsri_g_process = {.size = 1, .log_level = -1, .isa = -1};
 _Thread_local tsri_trail tsri_g_trail;
 
 void tsri_set_rank(int rank, int size)

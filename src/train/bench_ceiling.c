@@ -157,12 +157,11 @@ static loop find_loop(tsr_dtype dtype)
     loop found = {.name = NULL};
 
 #if defined(__x86_64__)
-    if (dtype == TSR_BF16 && __builtin_cpu_supports("avx512bf16")) {
+    if (dtype == TSR_BF16 && tsri_isa_has_bf16()) {
         found = (loop){"avx512bf16", loop_bf16, steps * 32};
-    } else if (dtype == TSR_F32 && __builtin_cpu_supports("avx512f")) {
+    } else if (dtype == TSR_F32 && tsri_isa_level() == TSRI_ISA_AVX512) {
         found = (loop){"avx512f", loop_avx512, steps * 16};
-    } else if (dtype == TSR_F32 && __builtin_cpu_supports("avx2") &&
-               __builtin_cpu_supports("fma")) {
+    } else if (dtype == TSR_F32 && tsri_isa_level() == TSRI_ISA_AVX2) {
         found = (loop){"avx2+fma", loop_avx2, steps * 8};
     }
 #endif

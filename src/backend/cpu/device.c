@@ -46,7 +46,9 @@ int tsri_cpu_default_threads(int local_ranks)
 static tsr_status pick_kernels(const tsri_kernel_table **out)
 {
     const char *name = getenv("TSR_KERNELS");
+    tsri_isa isa;
 
+    TSR_TRY(tsri_isa_choose(getenv("TSR_CPU_ISA"), &isa));
     if (name == NULL || *name == '\0' || strcmp(name, "cpu") == 0) {
         *out = tsrk_table_cpu();
     } else if (strcmp(name, "ref") == 0) {
@@ -141,10 +143,5 @@ static const tsr_backend with_bf16 = CPU_TABLE(CPU_CAPS | TSR_CAP_BF16);
 
 const tsr_backend *tsri_cpu_backend(void)
 {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bf16")) {
-        return &with_bf16;
-    }
-#endif
-    return &tsri_backend_cpu;
+    return tsri_isa_has_bf16() ? &with_bf16 : &tsri_backend_cpu;
 }

@@ -85,8 +85,8 @@ static void bind_args(data *d, float scale, int threads)
                                        .dim = s->dim,
                                        .scale = scale,
                                        .type = s->type};
-    size_t a = tsrk_cpu_ws_attention(&d->forward, threads);
-    size_t b = tsrk_cpu_ws_attention_bwd(&d->backward, threads);
+    size_t a = tsrk_table_cpu()->workspace(TSRK_ATTENTION, &d->forward, threads);
+    size_t b = tsrk_table_cpu()->workspace(TSRK_ATTENTION_BWD, &d->backward, threads);
     int64_t floats = (int64_t)((a > b ? a : b) / sizeof(float));
     d->workspace = tsr_array_random(floats, TSR_F32, 1e9, 77);
     d->forward.workspace = d->backward.workspace = d->workspace;

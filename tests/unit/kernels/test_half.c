@@ -26,6 +26,20 @@ static uint32_t bits_of(float value)
     return bits;
 }
 
+/* y (+)= x, by the kernel that casts. */
+static void convert(void *y, tsr_dtype y_type, const void *x, tsr_dtype x_type, int64_t n,
+                    bool accumulate)
+{
+    const tsrk_scale args = {.x = x,
+                             .y = y,
+                             .n = n,
+                             .factor = 1.0F,
+                             .x_type = x_type,
+                             .y_type = y_type,
+                             .accumulate = accumulate};
+    tsrk_cpu_scale(&args);
+}
+
 static void every_value_widens(void)
 {
     uint16_t *halves = tsr_array_new(HALVES, TSR_F16);
@@ -34,7 +48,7 @@ static void every_value_widens(void)
     for (int i = 0; i < HALVES; i++) {
         halves[i] = (uint16_t)i;
     }
-    tsrk_cpu_load(wide, halves, TSR_F16, 0, HALVES);
+    convert(wide, TSR_F32, halves, TSR_F16, HALVES, false);
     for (int i = 0; i < HALVES; i++) {
         const double want = tsr_array_get(halves, TSR_F16, i);
         const float ref = tsrk_ref_from_f16((uint16_t)i);
@@ -74,7 +88,7 @@ static void every_border_rounds(void)
             wide[(6 * i) + 3 + k] = -wide[(6 * i) + k];
         }
     }
-    tsrk_cpu_store(narrow, TSR_F16, 0, wide, (int64_t)6 * N);
+    convert(narrow, TSR_F16, wide, TSR_F32, (int64_t)6 * N, false);
     for (int i = 0; i < 6 * N; i++) {
         tsr_array_set(&want, TSR_F16, 0, (double)wide[i]);
         CHECK_EQ(narrow[i], want);
@@ -92,7 +106,7 @@ static void specials_keep_their_kind(void)
     const uint16_t y[9] = {0x7c00, 0xfc00, 0x7e00, 0x7bff, 0x7c00, 0x7c00, 0x0000, 0x0001, 0x8000};
     uint16_t run[9];
 
-    tsrk_cpu_store(run, TSR_F16, 0, x, 9);
+    convert(run, TSR_F16, x, TSR_F32, 9, false);
     for (int i = 0; i < 9; i++) {
         CHECK_EQ(run[i], y[i]);
         CHECK_EQ(tsrk_cpu_to_f16(x[i]), y[i]);
@@ -110,7 +124,7 @@ static void sums_round_once(void)
     uint16_t *before = tsr_array_copy(out, N, TSR_F16);
     float *x = tsr_array_random(N, TSR_F32, 4.0, 2);
 
-    tsrk_cpu_store_add(out, TSR_F16, 0, x, N);
+    convert(out, TSR_F16, x, TSR_F32, N, true);
     for (int i = 0; i < N; i++) {
         CHECK_EQ(out[i], tsrk_ref_to_f16(tsrk_ref_from_f16(before[i]) + x[i]));
     }

@@ -47,7 +47,8 @@ static data make(const form *f, int threads)
     d.b = tsr_array_random((f->trans_b ? f->n : f->k) * d.args.ldb, f->b, 1.0, 2);
     d.c = tsr_array_random(d.c_count, f->c, 1.0, 3);
     d.bias = f->bias != TSR_DTYPE_DEFAULT ? tsr_array_random(f->n, f->bias, 1.0, 4) : NULL;
-    int64_t floats = (int64_t)(tsrk_cpu_ws_matmul(&d.args, threads) / sizeof(float));
+    int64_t floats =
+        (int64_t)(tsrk_table_cpu()->workspace(TSRK_MATMUL, &d.args, threads) / sizeof(float));
     d.workspace = tsr_array_random(floats, TSR_F32, 1e9, 5);
     d.args.a = d.a;
     d.args.b = d.b;
@@ -180,8 +181,7 @@ static void threads_do_not_change_bits(void)
     omp_set_num_threads(before);
 }
 
-/* NaN must come out, and a stale NaN in c must not when c is not accumulated to. */
-/* Sizes at which the team decides on the tiles, in the forms of a layer's three products. */
+/* A layer's three products, in which the team decides on runs of rows. */
 static void tiles_do_not_change_bits(void)
 {
     static const int64_t size[][3] = {{512, 512, 512},   {512, 1408, 512}, {1408, 512, 2048},
@@ -210,6 +210,7 @@ static void tiles_do_not_change_bits(void)
     omp_set_num_threads(before);
 }
 
+/* NaN must come out, and a stale NaN in c must not when c is not accumulated to. */
 static void not_a_number(void)
 {
     form f = {.m = 20, .n = 20, .k = 20, .a = TSR_F32, .b = TSR_F32, .c = TSR_F32};

@@ -46,7 +46,8 @@ static norm_data norm_data_new(const norm_case *c)
         tsr_array_set(d.x, c->type, i, tsr_array_get(d.x, c->type, i) + c->offset);
     }
     tsrk_layernorm_bwd sizes = {.rows = c->rows, .cols = c->cols};
-    int64_t floats = (int64_t)(tsrk_cpu_ws_layernorm_bwd(&sizes, 1) / sizeof(float));
+    int64_t floats =
+        (int64_t)(tsrk_table_cpu()->workspace(TSRK_LAYERNORM_BWD, &sizes, 1) / sizeof(float));
     d.workspace = tsr_array_random(floats, TSR_F32, 1e9, 9);
     return d;
 }

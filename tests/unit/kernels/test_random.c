@@ -17,14 +17,35 @@
 
 #define KEY 0x123456789abcdef0ULL
 
+/* Words start .. start + n of the stream, each told from its neighbours by what three rates keep.
+ */
 static void check_words(uint64_t start, int64_t n)
 {
-    uint32_t *words = tsr_array_new(n, TSR_I32);
-    tsrk_cpu_rng_words(words, KEY, start, n);
+    float *ones = tsr_array_new(n, TSR_F32);
+    float *y = tsr_array_new(n, TSR_F32);
     for (int64_t i = 0; i < n; i++) {
-        REQUIRE_EQ(words[i], tsri_rng_word(KEY, start + (uint64_t)i));
+        ones[i] = 1.0F;
     }
-    tsr_array_free(words);
+    for (int quarter = 1; quarter < 4; quarter++) {
+        const tsrk_dropout args = {.x = ones,
+                                   .y = y,
+                                   .batch = 1,
+                                   .seq = 1,
+                                   .cols = n,
+                                   .first_col = (int64_t)start,
+                                   .global_seq = 1,
+                                   .global_cols = INT64_MAX,
+                                   .key = KEY,
+                                   .p = 0.25F * (float)quarter,
+                                   .type = TSR_F32};
+        tsrk_cpu_dropout(&args);
+        for (int64_t i = 0; i < n; i++) {
+            const uint32_t word = tsri_rng_word(KEY, start + (uint64_t)i);
+            REQUIRE_EQ(y[i] != 0.0F, word >= (uint32_t)quarter << 30);
+        }
+    }
+    tsr_array_free(ones);
+    tsr_array_free(y);
 }
 
 static void words_match_the_stream(void)
@@ -49,7 +70,7 @@ static void check_dropout(tsrk_dropout a)
     tsrk_cpu_dropout(&a);
     a.y = want;
     tsrk_ref_dropout(&a);
-    tsr_array_same(got, want, n, a.type);
+    CHECK(tsr_array_same(got, want, n, a.type));
     tsr_array_free(x);
     tsr_array_free(got);
     tsr_array_free(want);

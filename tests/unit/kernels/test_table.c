@@ -78,9 +78,15 @@ static void workspace_is_a_function_of_sizes(void)
     CHECK_EQ(cpu->workspace(TSRK_ATTENTION, &with, 3), 3 * one);
     tsrk_matmul plain = {
         .m = 500, .n = 500, .k = 500, .a_type = TSR_F32, .b_type = TSR_F32, .c_type = TSR_F32};
-    CHECK_EQ(cpu->workspace(TSRK_MATMUL, &plain, 4), 0);
-    plain.a_type = TSR_BF16;
-    CHECK(cpu->workspace(TSRK_MATMUL, &plain, 4) > 0);
+    tsrk_matmul bound = plain;
+    bound.a = bound.b = &any;
+    one = cpu->workspace(TSRK_MATMUL, &plain, 1);
+    CHECK(one > 0);
+    CHECK_EQ(cpu->workspace(TSRK_MATMUL, &bound, 1), one);
+    size_t member = cpu->workspace(TSRK_MATMUL, &plain, 2) - one;
+    CHECK_EQ(cpu->workspace(TSRK_MATMUL, &plain, 4), one + (3 * member));
+    plain.c_type = TSR_BF16; /* sums wait in f32 */
+    CHECK(cpu->workspace(TSRK_MATMUL, &plain, 1) >= one + ((size_t)500 * 500 * sizeof(float)));
     tsrk_zero zero = {.out = &any, .bytes = sizeof any};
     CHECK_EQ(cpu->workspace(TSRK_ZERO, &zero, 4), 0);
 }

@@ -52,6 +52,7 @@
 #    define tsrk_cpu_sgd              TSRK_AT(sgd)
 #    define tsrk_cpu_init_normal      TSRK_AT(init_normal)
 #    define tsrk_cpu_count_update     TSRK_AT(count_update)
+#    define tsrk_cpu_check_ids        TSRK_AT(check_ids)
 #    define tsrk_cpu_custom           TSRK_AT(custom)
 #    define tsrk_cpu_bf16_gemm_close  TSRK_AT(bf16_gemm_close)
 #    define tsrk_cpu_bf16_gemm_run    TSRK_AT(bf16_gemm_run)

@@ -332,20 +332,26 @@ static tsr_status scatter(unit *u, const tsri_mem *folded, bool accumulate)
 static tsr_status reduce_slot(unit *u, bool accumulate)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE);
+    tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
+    const uint64_t enqueued = stream->enqueued;
     tsri_mem folded = {0};
 
-    TSR_TRY(tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE))));
+    TSR_TRY(tsri_stream_wait(stream, tsri_event_record(compute)));
     if (u->fold_count > 0) {
         TSR_TRY(fold_slot(u, &folded, stream));
     }
     TSR_TRY(scatter(u, &folded, accumulate));
-    tsri_unit_note_reduced(u, stream);
     if (u->fold_count > 0) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &folded, u->reduced);
+        tsri_arena_release(tsri_comm_arena(u->comm), &folded, tsri_event_record(stream));
     }
     tsri_engine_release_draining(u->engine);
     u->engine->draining = u->grad_slot;
-    u->engine->drained = u->reduced;
+    u->engine->drained = tsri_event_record(compute);
+    /* An event stands for work: a rank whose pieces are all empty has done none here. */
+    if (stream->enqueued != enqueued) {
+        tsri_unit_note_reduced(u, stream);
+        u->engine->drained = u->reduced;
+    }
     u->grad_slot = (tsri_mem){0};
     u->grad_slot_held = false;
     return TSR_OK;

@@ -6,6 +6,8 @@
  */
 #include "tape_rig.h"
 
+#include "autograd/autograd_priv.h"
+
 #include "base/base.h"
 
 #include <stdio.h>
@@ -304,24 +306,21 @@ static tsr_status dot_forward(tsri_op_call *call)
 {
     tsri_call launch = begin_launch(call);
     const int64_t n = call->in[0]->local_count;
-    const tsrk_matmul args = {.a = tsri_in(&launch, call->in[0]),
-                              .b = tsri_in(&launch, call->in[1]),
-                              .c = tsri_out(&launch, call->out),
-                              .m = 1,
-                              .n = 1,
-                              .k = n,
-                              .lda = n,
-                              .ldb = n,
-                              .ldc = 1,
-                              .a_type = TSR_F32,
-                              .b_type = TSR_F32,
-                              .c_type = TSR_F32,
-                              .trans_b = true};
+    tsrk_matmul args = {.a = tsri_in(&launch, call->in[0]),
+                        .b = tsri_in(&launch, call->in[1]),
+                        .c = tsri_out(&launch, call->out),
+                        .m = 1,
+                        .n = 1,
+                        .k = n,
+                        .lda = n,
+                        .ldb = n,
+                        .ldc = 1,
+                        .a_type = TSR_F32,
+                        .b_type = TSR_F32,
+                        .c_type = TSR_F32,
+                        .trans_b = true};
 
-    if (tsri_workspace_bytes(tsri_comm_device(call->comm), TSRK_MATMUL, &args) > 0) {
-        return TSR_RAISE(TSR_ERR_INTERNAL, "a dot product wants workspace");
-    }
-    TSR_TRY(TSRI_LAUNCH(&launch, MATMUL, &args));
+    TSR_TRY(tsri_op_launch(call, &launch, TSRK_MATMUL, &args, &args.workspace));
     return TSR_OK;
 }
 

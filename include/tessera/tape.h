@@ -64,7 +64,8 @@ TSR_API void tsr_tape_destroy(tsr_tape **tape);
  * TSR_IGNORE_INDEX over all micro-batches and data ranks; the loss is normalised by that number.
  *
  * @param step    Number of the step, from 0; part of every dropout mask.
- * @param labels  micro_batch_count dtensors, I32 [batch, seq], Shard(0) over the data axes.
+ * @param labels  micro_batch_count dtensors, I32 [batch, seq], each placed as its micro-batch is:
+ *                Shard(0) over the data axes, say, or whole where every rank has all of it.
  *                Borrowed.
  * @retval TSR_ERR_STATE  the step before has not ended.
  */

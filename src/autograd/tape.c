@@ -237,15 +237,30 @@ static tsr_status check_labels(tsr_dtensor *const *labels, int count)
             return TSR_RAISE(TSR_ERR_INVALID, "labels of micro-batch %d are %s, want i32", i,
                              tsr_dtype_name(labels[i]->dtype));
         }
-        for (int axis = 0; axis < tsr_mesh_axis_count(labels[i]->layout.mesh); axis++) {
-            if (!tsri_place_equal(labels[i]->layout.place[axis], labels[0]->layout.place[axis])) {
-                return TSR_RAISE(TSR_ERR_PLACEMENT,
-                                 "labels of micro-batch %d and 0 lie differently on axis \"%s\"", i,
-                                 tsr_mesh_axis_name(labels[i]->layout.mesh, axis));
-            }
-        }
     }
     return TSR_OK;
+}
+
+/* Axes that split labels. */
+static unsigned split_axes(const tsr_dtensor *labels)
+{
+    unsigned mask = 0;
+
+    for (int dim = 0; dim < labels->layout.ndim; dim++) {
+        mask |= tsri_rule_mask(&labels->layout, dim);
+    }
+    return mask;
+}
+
+/* Whether this rank counts labels, of which each rank along the axes of whole has all: one does. */
+static bool counts_here(const tsr_tape *tape, unsigned whole)
+{
+    for (int axis = 0; axis < tsr_mesh_axis_count(tsr_comm_mesh(tape->comm)); axis++) {
+        if ((whole >> axis & 1U) != 0 && tsr_comm_coord(tape->comm, axis) != 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int count)
@@ -253,10 +268,14 @@ static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int c
     unsigned mask = 0;
 
     for (int i = 0; i < count; i++) {
+        mask |= split_axes(labels[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        const bool counts = counts_here(tape, mask & ~split_axes(labels[i]));
         tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
                             .label = "token count"};
         tsrk_count_labels args = {.labels = tsri_in(&launch, labels[i]),
-                                  .n = labels[i]->local_count,
+                                  .n = counts ? labels[i]->local_count : 0,
                                   .limit = tape->outside,
                                   .ignore_index = TSR_IGNORE_INDEX,
                                   .accumulate = i > 0};
@@ -264,9 +283,6 @@ static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int c
         args.out = i > 0 ? tsri_arg_inout(&launch, tape->count, 0, sizeof(double))
                          : tsri_arg_out(&launch, tape->count, 0, sizeof(double));
         TSR_TRY(TSRI_LAUNCH(&launch, COUNT_LABELS, &args));
-    }
-    for (int dim = 0; dim < labels[0]->layout.ndim; dim++) {
-        mask |= tsri_rule_mask(&labels[0]->layout, dim);
     }
     if (mask != 0) {
         TSR_TRY(tsri_comm_all_reduce(tape->comm, mask, tape->count, 0, 1, TSR_F64, TSRI_SUM,

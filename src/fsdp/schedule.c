@@ -395,20 +395,27 @@ static int last_unit_entered(const engine *e)
     return 0;
 }
 
+/* The forward under way is how forwards run from now on. */
+static tsr_status expect_log(engine *e)
+{
+    e->expected.count = 0;
+    for (int i = 0; i < e->log.count; i++) {
+        mark m = e->log.marks[i];
+
+        if (e->learns || !moved(e, &m)) {
+            m.passed = false;
+            TSR_TRY(append(&e->expected, &m));
+        }
+    }
+    e->last_entered = last_unit_entered(e);
+    TSR_TRY(expect_others(e));
+    return TSR_OK;
+}
+
 tsr_status tsri_schedule_end(engine *e)
 {
     if (!e->learnt) {
-        e->expected.count = 0;
-        for (int i = 0; i < e->log.count; i++) {
-            mark m = e->log.marks[i];
-
-            if (e->learns || !moved(e, &m)) {
-                m.passed = false;
-                TSR_TRY(append(&e->expected, &m));
-            }
-        }
-        e->last_entered = last_unit_entered(e);
-        TSR_TRY(expect_others(e));
+        TSR_TRY(expect_log(e));
     }
     e->learnt = true;
     e->learns = false;

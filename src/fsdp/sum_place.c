@@ -160,3 +160,16 @@ free_masks:
     tsri_free(&mine);
     return status;
 }
+
+tsr_status tsri_unit_open_axes(const unit *u)
+{
+    const unsigned others = other_axes(u);
+    tsr_group *group = NULL;
+
+    for (unsigned mask = 1; mask <= others; mask++) {
+        if ((mask & ~others) == 0 && (mask & (mask - 1)) != 0) {
+            TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_COMPUTE, &group));
+        }
+    }
+    return TSR_OK;
+}

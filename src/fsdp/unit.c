@@ -303,6 +303,7 @@ static tsr_status materialize(tsr_module *model, uint64_t seed)
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_settle(e->units[i], seed));
     }
+    TSR_TRY(tsri_unit_open_axes(e->units[0]));
     warn_of_giant(e);
     return TSR_OK;
 }

@@ -33,6 +33,22 @@ static json_t *ceiling_json(const tsri_bench_ceiling *c)
     return tree;
 }
 
+/* Of those that this machine has. */
+static json_t *libraries_json(const tsri_bench_gemm_report *report, const tsri_bench_gemm_row *row)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < TSRI_BENCH_LIBRARIES; i++) {
+        if (row->library[i].rate > 0.0) {
+            (void)json_array_append_new(list, json_pack("{s:s, s:f, s:f}", "library",
+                                                        report->library_name[i], "flops_per_s",
+                                                        row->library[i].rate, "ours_by_it",
+                                                        row->library[i].ours));
+        }
+    }
+    return list;
+}
+
 tsr_status tsri_bench_json_gemm(const tsri_bench_gemm_report *report)
 {
     json_t *ceilings = json_array();
@@ -50,6 +66,11 @@ tsr_status tsri_bench_json_gemm(const tsri_bench_gemm_report *report)
 
         if (report->ceiling[row->dtype == TSR_F32 ? 0 : 1].instructions != NULL) {
             (void)json_object_set_new(one, "of_registers", json_real(row->of_peak));
+        }
+        if (row->best >= 0) {
+            (void)json_object_set_new(one, "libraries", libraries_json(report, row));
+            (void)json_object_set_new(one, "best", json_string(report->library_name[row->best]));
+            (void)json_object_set_new(one, "ours_by_best", json_real(row->library[row->best].ours));
         }
         (void)json_array_append_new(rows, one);
     }

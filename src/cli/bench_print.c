@@ -19,6 +19,18 @@ static void print_share(double share, bool known)
     }
 }
 
+/* Whose own calls are measured beside ours. */
+static void print_libraries(const tsri_bench_gemm_report *report)
+{
+    (void)printf("\nlibraries in f32:");
+    for (int i = 0; i < TSRI_BENCH_LIBRARIES; i++) {
+        (void)printf("%s %s%s", i > 0 ? "," : "", report->library_name[i],
+                     report->library_found[i] ? "" : " not installed");
+    }
+    (void)printf("; ours by the best of them %s\n",
+                 report->threads == 1 ? "by processor time" : "on the wall's clock");
+}
+
 tsr_status tsri_bench_print_gemm(const tsri_bench_gemm_report *report)
 {
     (void)printf("matrix products of %s, %lld tokens, %d thread%s; shares by processor time\n\n",
@@ -40,18 +52,23 @@ tsr_status tsri_bench_print_gemm(const tsri_bench_gemm_report *report)
         }
         (void)printf("\n");
     }
-    (void)printf("\n%-12s %-8s %-6s %6s %6s %6s %9s  %8s  %8s\n", "weight", "pass", "dtype", "m",
-                 "n", "k", "GFLOP/s", "square", "registers");
+    print_libraries(report);
+    (void)printf("\n%-12s %-8s %-6s %6s %6s %6s %9s  %9s  %9s %-8s  %8s\n", "weight", "pass",
+                 "dtype", "m", "n", "k", "GFLOP/s", "registers", "best", "", "ours/best");
     for (int i = 0; i < report->row_count; i++) {
         const tsri_bench_gemm_row *row = &report->rows[i];
         const tsri_bench_ceiling *c = &report->ceiling[row->dtype == TSR_F32 ? 0 : 1];
 
-        (void)printf("%-12s %-8s %-6s %6lld %6lld %6lld %9.1f", row->weights, row->pass,
+        (void)printf("%-12s %-8s %-6s %6lld %6lld %6lld %9.1f ", row->weights, row->pass,
                      tsr_dtype_name(row->dtype), (long long)row->m, (long long)row->n,
                      (long long)row->k, row->rate / GIGA);
-        print_share(row->of_square, true);
         print_share(row->of_peak, c->instructions != NULL);
-        (void)printf("\n");
+        if (row->best >= 0) {
+            (void)printf("  %9.1f %-8s  %9.2f\n", row->library[row->best].rate / GIGA,
+                         report->library_name[row->best], row->library[row->best].ours);
+        } else {
+            (void)printf("  %9s %-8s  %9s\n", "-", "", "-");
+        }
     }
     return TSR_OK;
 }

@@ -309,7 +309,8 @@ const tsri_cli_command tsri_command_bench = {
     .usage = "gemm|collectives|step|probe [-n N] [options]",
     .help =
         "gemm         The matrix products of a model's linear layers, forward and backward,\n"
-        "             beside the processor's multiply-add rate and a large square product.\n"
+        "             beside the processor's multiply-add rate, a large square product and, in\n"
+        "             f32, the same by oneDNN, and by BLIS and OpenBLAS where they are installed.\n"
         "collectives  all_gather, reduce_scatter and all_reduce over N ranks: ours, the same by\n"
         "             messages (MPI), and the copy bandwidth that bounds them.\n"
         "step         A training step on random tokens: tokens/s, share of the ceiling, and\n"

@@ -19,6 +19,7 @@
 
 enum {
     TSRI_BENCH_MAX_GEMMS = 64,
+    TSRI_BENCH_LIBRARIES = 3,
     TSRI_BENCH_MAX_SIZES = 16,
     TSRI_BENCH_MAX_COLLS = 3 * TSRI_BENCH_MAX_SIZES,
     TSRI_BENCH_NAME_BYTES = 48,
@@ -45,6 +46,12 @@ typedef struct tsri_bench_ceiling {
     int64_t side;
 } tsri_bench_ceiling;
 
+/** Another library's own call for a product, f32. */
+typedef struct tsri_bench_gemm_library {
+    double rate; /* flops per second; 0: not measured */
+    double ours; /* our rate by its: by processor time for one thread, else on the wall's clock */
+} tsri_bench_gemm_library;
+
 typedef struct tsri_bench_gemm_row {
     char weights[TSRI_BENCH_NAME_BYTES]; /* "q, o" */
     const char *pass;                    /* "forward", "dgrad", "wgrad" */
@@ -53,6 +60,8 @@ typedef struct tsri_bench_gemm_row {
     double rate;               /* flops per second */
     double of_square, of_peak; /* shares by processor time, which other load on the machine does
                                   not change; of_peak where the peak was measured */
+    tsri_bench_gemm_library library[TSRI_BENCH_LIBRARIES];
+    int best; /* the one with the least ours; -1: none */
 } tsri_bench_gemm_row;
 
 typedef struct tsri_bench_gemm_report {
@@ -61,6 +70,8 @@ typedef struct tsri_bench_gemm_report {
     int threads;
     int ceiling_count; /* f32, and bf16 where the device computes in it */
     tsri_bench_ceiling ceiling[2];
+    const char *library_name[TSRI_BENCH_LIBRARIES];
+    bool library_found[TSRI_BENCH_LIBRARIES]; /* on this machine */
     int row_count;
     tsri_bench_gemm_row rows[TSRI_BENCH_MAX_GEMMS];
 } tsri_bench_gemm_report;

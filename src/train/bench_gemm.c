@@ -8,7 +8,8 @@
  *   forward  y [t, out]   = x [t, in] weight^T
  *   dgrad    dx [t, in]   = dy [t, out] weight
  *   wgrad    dw [out, in] = dy^T x
- * Each round runs the ceiling and then every product once.
+ * Each round runs the ceiling, and then every product once: by us, and by each library that is
+ * there.
  */
 #include "bench_priv.h"
 
@@ -75,11 +76,14 @@ typedef struct product {
     bool trans_a, trans_b;
     double rate[TSRI_BENCH_MAX_ROUNDS]; /* on the wall's clock; shares are by processor time */
     double of_square[TSRI_BENCH_MAX_ROUNDS], of_peak[TSRI_BENCH_MAX_ROUNDS];
+    double library[TSRI_BENCH_LIBRARIES][TSRI_BENCH_MAX_ROUNDS];
+    double of_library[TSRI_BENCH_LIBRARIES][TSRI_BENCH_MAX_ROUNDS];
 } product;
 
 typedef struct gemm_bench {
     tsr_mesh *mesh;
     tsr_comm *comm;
+    bench_library libraries[TSRI_BENCH_LIBRARIES];
     int rounds;
     int product_count;
     product products[TSRI_BENCH_MAX_GEMMS];
@@ -107,16 +111,33 @@ static void add_products(gemm_bench *b, const shape *s, int64_t tokens, tsr_dtyp
     }
 }
 
-/* Once to touch memory, then once for the clock. */
-static tsr_status time_matmul(tsr_comm *comm, tsr_dtype dtype, const int64_t mnk[3], bool trans_a,
-                              bool trans_b, bench_rate *rate_out)
+/* Once to touch memory, then once for the clock. p is the product whose libraries' calls follow;
+ * NULL: none. */
+static tsr_status time_matmul(gemm_bench *b, tsr_dtype dtype, const int64_t mnk[3], product *p,
+                              int round, bench_rate *rate_out)
 {
     bench_matmul m;
     tsr_status status = TSR_OK;
 
-    TSR_TRY_GOTO(status, tsri_bench_matmul_open(comm, dtype, mnk, trans_a, trans_b, &m), close);
+    TSR_TRY_GOTO(status,
+                 tsri_bench_matmul_open(b->comm, dtype, mnk, p != NULL && p->trans_a,
+                                        p != NULL && p->trans_b, &m),
+                 close);
     TSR_TRY_GOTO(status, tsri_bench_matmul_run(&m, rate_out), close);
     TSR_TRY_GOTO(status, tsri_bench_matmul_run(&m, rate_out), close);
+    for (int i = 0; i < TSRI_BENCH_LIBRARIES && p != NULL && dtype == TSR_F32; i++) {
+        if (!b->libraries[i].found) {
+            continue;
+        }
+        if (round == 0) { /* so that it has its threads and its memory */
+            (void)tsri_bench_library_run(&b->libraries[i], &m);
+        }
+        const bench_rate its = tsri_bench_library_run(&b->libraries[i], &m);
+
+        p->library[i][round] = its.wall;
+        p->of_library[i][round] =
+            its.cpu > 0.0 ? rate_out->cpu / its.cpu : rate_out->wall / its.wall;
+    }
 close:
     tsri_bench_matmul_close(&m);
     return status;
@@ -133,7 +154,7 @@ static tsr_status run_round(gemm_bench *b, int round, tsri_bench_gemm_report *re
         tsri_bench_ceiling *ceiling = &report->ceiling[c];
 
         peak[c] = tsri_bench_peak(ceiling->dtype, report->threads, &ceiling->instructions);
-        TSR_TRY(time_matmul(b->comm, ceiling->dtype, cube, false, false, &square[c]));
+        TSR_TRY(time_matmul(b, ceiling->dtype, cube, NULL, round, &square[c]));
         b->peak[c][round] = peak[c].wall;
         b->square[c][round] = square[c].wall;
         b->square_of_peak[c][round] = peak[c].cpu > 0.0 ? square[c].cpu / peak[c].cpu : 0.0;
@@ -143,12 +164,28 @@ static tsr_status run_round(gemm_bench *b, int round, tsri_bench_gemm_report *re
         const int64_t mnk[3] = {p->row.m, p->row.n, p->row.k};
         const int c = p->row.dtype == TSR_F32 ? 0 : 1;
 
-        TSR_TRY(time_matmul(b->comm, p->row.dtype, mnk, p->trans_a, p->trans_b, &rate));
+        TSR_TRY(time_matmul(b, p->row.dtype, mnk, p, round, &rate));
         p->rate[round] = rate.wall;
         p->of_square[round] = rate.cpu / square[c].cpu;
         p->of_peak[round] = peak[c].cpu > 0.0 ? rate.cpu / peak[c].cpu : 0.0;
     }
     return TSR_OK;
+}
+
+static void compare_libraries(const gemm_bench *b, product *p)
+{
+    tsri_bench_gemm_row *row = &p->row;
+
+    row->best = -1;
+    for (int i = 0; i < TSRI_BENCH_LIBRARIES && row->dtype == TSR_F32; i++) {
+        if (b->libraries[i].found) {
+            row->library[i].rate = tsri_bench_median(p->library[i], b->rounds);
+            row->library[i].ours = tsri_bench_median(p->of_library[i], b->rounds);
+            row->best = row->best < 0 || row->library[i].ours < row->library[row->best].ours
+                            ? i
+                            : row->best;
+        }
+    }
 }
 
 static void make_report(gemm_bench *b, tsri_bench_gemm_report *report)
@@ -165,6 +202,7 @@ static void make_report(gemm_bench *b, tsri_bench_gemm_report *report)
         p->row.rate = tsri_bench_median(p->rate, b->rounds);
         p->row.of_square = tsri_bench_median(p->of_square, b->rounds);
         p->row.of_peak = tsri_bench_median(p->of_peak, b->rounds);
+        compare_libraries(b, p);
         report->rows[i] = p->row;
     }
 }
@@ -188,6 +226,14 @@ static tsr_status measure(gemm_bench *b, tsr_world *world, const tsri_bench_gemm
     if (b->rounds > TSRI_BENCH_MAX_ROUNDS) {
         return TSR_RAISE(TSR_ERR_INVALID, "%d rounds, at most %d", b->rounds,
                          TSRI_BENCH_MAX_ROUNDS);
+    }
+    tsri_bench_libraries_open(out->threads, b->libraries);
+    for (int i = 0; i < TSRI_BENCH_LIBRARIES; i++) {
+        bench_library *l = &b->libraries[i];
+
+        l->found = l->found && (device->backend->caps & TSR_CAP_HOST) != 0;
+        out->library_name[i] = l->name;
+        out->library_found[i] = l->found;
     }
     if (spec.arch == TSRI_ARCH_GPT2) {
         list_gpt2(&spec.gpt2, &list);
@@ -218,6 +264,7 @@ tsr_status tsri_bench_gemm(tsr_world *world, const tsri_bench_gemm_options *opti
     TSR_TRY(tsri_alloc(1, sizeof(*b), &b));
     TSR_TRY_GOTO(status, measure(b, world, options, out), close);
 close:
+    tsri_bench_libraries_close(b->libraries);
     tsr_comm_release(&b->comm);
     tsr_mesh_release(&b->mesh);
     tsri_free(&b);

@@ -43,3 +43,23 @@ tsr_status tsri_bench_matmul_open(tsr_comm *comm, tsr_dtype dtype, const int64_t
 /** Run once. Blocks. */
 tsr_status tsri_bench_matmul_run(bench_matmul *m, bench_rate *rate_out);
 void tsri_bench_matmul_close(bench_matmul *m);
+
+/** A library's product of f32 matrices: one of the two functions where it was found. */
+typedef struct bench_library {
+    const char *name;
+    bool found;
+    void *handle; /* of the loader */
+    void (*cblas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                  const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    int (*dnnl)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                int64_t ldc);
+    double spin_s; /* its threads may keep cores busy for so long after a call */
+} bench_library;
+
+/** Open those that this machine has, each with threads threads. */
+void tsri_bench_libraries_open(int threads, bench_library libraries[TSRI_BENCH_LIBRARIES]);
+/** Run m, f32 on a device with host addresses, once, as one call of a library that was found. By
+ *  processor time for one thread alone, else 0: the threads are the library's own. Blocks. */
+bench_rate tsri_bench_library_run(const bench_library *library, const bench_matmul *m);
+void tsri_bench_libraries_close(bench_library libraries[TSRI_BENCH_LIBRARIES]);

@@ -10,10 +10,14 @@ command=bench
 start 0 gemm --preset llama-tiny --tokens 16 --rounds 1 --threads 1
 has out '^matrix products of llama-tiny, 16 tokens, 1 thread'
 has out '^f32 +square 2048 +[1-9]'
-has out '^q, o, head +forward +f32 +16 +256 +256 '
+has out '^libraries in f32: oneDNN, BLIS( not installed)?, OpenBLAS( not installed)?;'
+has out '^q, o, head +forward +f32 +16 +256 +256 .* (oneDNN|BLIS|OpenBLAS) +[0-9]+[.][0-9]{2}$'
 start 0 gemm --preset llama-tiny --tokens 16 --rounds 1 --json
 has out '"square_flops_per_s": [1-9]'
 has out '"pass": "wgrad"'
+has out '"library": "oneDNN"'
+has out '"best": "(oneDNN|BLIS|OpenBLAS)"'
+has out '"ours_by_best": [0-9]'
 lacks out ': 0\.0+,?$'
 
 start 0 collectives -n 2 --bytes 1k,64k --rounds 1

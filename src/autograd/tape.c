@@ -377,6 +377,9 @@ tsr_status tsr_step_end(tsr_tape *tape)
     if (!tsri_step_is_under_way(tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "a step ends that has not begun");
     }
+    if (tsri_tape_in_backward(tape)) { /* whose nodes it would free */
+        return TSR_RAISE(TSR_ERR_STATE, "tsr_step_end during backward");
+    }
     if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
         return TSR_OK;

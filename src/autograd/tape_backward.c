@@ -360,16 +360,12 @@ release_owned:
 static bool takes_terms(const tsri_node *node, int axis)
 {
     const tsri_op_call *call = &node->call;
+    bool alike = node->of_params && (tsri_comm_data_mask(call->comm) >> axis & 1U) != 0;
 
-    if (call->out_layout.place[axis].kind != TSR_REPLICATE) {
-        return false;
+    for (int i = 0; i < call->in_count; i++) {
+        alike = alike && call->in_layout[i].place[axis].kind == TSR_REPLICATE;
     }
-    for (int i = 0; node->of_params && i < call->in_count; i++) {
-        if (call->in_layout[i].place[axis].kind != TSR_REPLICATE) {
-            return call->def->linear;
-        }
-    }
-    return call->def->linear || node->of_params;
+    return call->out_layout.place[axis].kind == TSR_REPLICATE && (call->def->linear || alike);
 }
 
 /* What node wants of one gradient: Partial may stay where it takes terms. */
@@ -420,7 +416,7 @@ static void let_terms_pass(tsri_node *node)
         for (int i = 0; node->of_params && i < call->in_count; i++) {
             tsr_placement *place = &call->grad_layout[i].place[axis];
 
-            if (takes_terms(node, axis) && place->kind != TSR_SHARD) {
+            if (takes_terms(node, axis) && !call->def->linear && place->kind != TSR_SHARD) {
                 *place = terms ? tsri_partial() : tsri_replicate();
             }
         }

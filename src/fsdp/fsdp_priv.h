@@ -177,27 +177,28 @@ struct engine {
     int unit_count;
     tsr_module **modules; /* of the model, in order of creation */
     int module_count;
-    mark_row expected;       /* marks of a forward, as all ranks know them */
-    mark_row log, open;      /* of the forward under way; brackets open in it, while it learns */
-    int cursor;              /* in expected: the next mark of the forward under way */
-    int back;                /* in expected: the mark that backward has come to */
-    int again, again_end;    /* in expected: the next mark of the part that runs again; -1: none */
-    int last_entered;        /* position of the unit that forward enters last */
-    bool learns, learnt;     /* schedule.c */
-    bool root_running;       /* between the root's hooks */
-    bool framed;             /* the pass under way has a forward of the root */
-    bool eval;               /* no backward follows the forward under way */
-    bool busy;               /* a pass has begun and not ended */
-    bool checked;            /* parameters without gradient have been reported */
-    bool played;             /* a backward has begun in this step */
-    uint64_t epoch;          /* of the tape, of the newest pass */
-    uint64_t backward_epoch; /* of the newest pass that was played backward */
-    int64_t forward;         /* number of forwards begun */
-    int last_mark;           /* -1: the tape's last micro-batch is the last; else 0 or 1 */
-    tsr_event params_ready;  /* compute's point at which the step's parameters were final */
-    tsri_mem draining;       /* gradient slot whose reduction is under way; buffer NULL: none */
-    tsr_event drained;       /* its end */
-    tsri_step_watch watch;   /* the steps of the tape of the newest pass */
+    mark_row expected;        /* marks of a forward, as all ranks know them */
+    mark_row log, open;       /* of the forward under way; brackets open in it, while it learns */
+    int cursor;               /* in expected: the next mark of the forward under way */
+    int back;                 /* in expected: the mark that backward has come to */
+    int again, again_end;     /* in expected: the next mark of the part that runs again; -1: none */
+    int beside, again_beside; /* units open that were not expected, forward and again */
+    int last_entered;         /* position of the unit that forward enters last */
+    bool learns, learnt;      /* schedule.c */
+    bool root_running;        /* between the root's hooks */
+    bool framed;              /* the pass under way has a forward of the root */
+    bool eval;                /* no backward follows the forward under way */
+    bool busy;                /* a pass has begun and not ended */
+    bool checked;             /* parameters without gradient have been reported */
+    bool played;              /* a backward has begun in this step */
+    uint64_t epoch;           /* of the tape, of the newest pass */
+    uint64_t backward_epoch;  /* of the newest pass that was played backward */
+    int64_t forward;          /* number of forwards begun */
+    int last_mark;            /* -1: the tape's last micro-batch is the last; else 0 or 1 */
+    tsr_event params_ready;   /* compute's point at which the step's parameters were final */
+    tsri_mem draining;        /* gradient slot whose reduction is under way; buffer NULL: none */
+    tsr_event drained;        /* its end */
+    tsri_step_watch watch;    /* the steps of the tape of the newest pass */
     sabotage sabotage;
 };
 

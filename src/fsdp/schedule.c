@@ -174,7 +174,7 @@ static const announcement *choose(const announcement *all, int ranks)
             count += all[other].valid != 0 && all[other].kind == all[r].kind &&
                      all[other].order == all[r].order;
         }
-        if (count > most) {
+        if (count > most || (count == most && all[r].order < best->order)) {
             most = count;
             best = &all[r];
         }
@@ -291,6 +291,7 @@ tsr_status tsri_schedule_begin(engine *e)
     e->log.count = 0;
     e->open.count = 0;
     e->cursor = 1;
+    e->beside = 0;
     e->learns = !e->learnt && ranks_may_differ(e);
     TSR_TRY(note(e, &root));
     return TSR_OK;
@@ -306,6 +307,47 @@ static int find_down(const engine *e, const mark *m, int from)
     return -1;
 }
 
+static bool brackets(mark_kind kind)
+{
+    return kind != MARK_USE && kind != MARK_MEET;
+}
+
+/* The expected mark m from from on, before the bracket that from lies in ends; -1: none. Units may
+ * be entered inside brackets that are passed over; all meet outside of such. */
+static int find_inside(const engine *e, const mark *m, int from, int to)
+{
+    int depth = 0;
+
+    for (int i = from; i < to; i++) {
+        const mark *at = &e->expected.marks[i];
+        const bool ends = brackets(at->kind) && !enters(at->kind);
+
+        if (same(at, m) && (m->kind == MARK_ENTER || depth == 0)) {
+            return i;
+        }
+        if (ends && depth == 0) {
+            return -1;
+        }
+        depth += ends ? -1 : brackets(at->kind) ? 1 : 0;
+    }
+    return -1;
+}
+
+/* Where m is expected; inside a bracket that is not, nothing is. beside: how many of these are
+ * open.
+ */
+static int expect(const engine *e, const mark *m, int from, int to, int *beside)
+{
+    const int at = *beside == 0 ? find_inside(e, m, from, to) : -1;
+
+    if (at < 0 && m->kind == MARK_ENTER) {
+        ++*beside;
+    } else if (at < 0 && m->kind == MARK_LEAVE && *beside > 0) {
+        --*beside;
+    }
+    return at;
+}
+
 tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape)
 {
     const mark m = {.module = module, .kind = kind};
@@ -316,7 +358,7 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
         TSR_TRY(note(e, &m));
         return TSR_OK;
     }
-    at = find_up(e, &m, e->cursor, e->expected.count);
+    at = expect(e, &m, e->cursor, e->expected.count, &e->beside);
     while (at >= 0 && e->cursor < at) {
         e->cursor++;
         TSR_TRY(pass(e, &e->expected.marks[e->cursor - 1], tape));
@@ -464,12 +506,13 @@ tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, ts
 
         e->again = begin >= 0 ? begin + 1 : -1;
         e->again_end = begin >= 0 ? part_end(e, begin) : -1;
+        e->again_beside = 0;
         return TSR_OK;
     }
     if (e->again < 0) {
         return TSR_OK;
     }
-    at = find_up(e, &m, e->again, e->again_end + 1);
+    at = expect(e, &m, e->again, e->again_end + 1, &e->again_beside);
     while (at >= 0 && e->again < at) {
         e->again++;
         TSR_TRY(tsri_engine_pass(e, &e->expected.marks[e->again - 1], tape, true));

@@ -90,6 +90,7 @@ typedef struct program_module {
     int input_count, op_count, result;
     program_op ops[PROGRAM_MAX_OPS]; /* operation i writes register input_count + i */
     bool absent;                     /* not made at all; no unit then */
+    bool makes;                      /* a matrix of parameters, from a matrix */
     bool is_unit, checkpoint, offload;
     const char *keep[PROGRAM_MAX_KEEP];
     int keep_count;

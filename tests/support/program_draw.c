@@ -363,6 +363,7 @@ static program_arg draw_maker(program_builder *b, int module)
     program_arg args[2] = {{.index = 0}};
     program_arg out;
 
+    b->p->modules[child].makes = true;
     args[given ? 1 : 0] = program_matrix(b, child, dim, dim, false);
     out = program_emit(b, child, given ? PROGRAM_ADD : PROGRAM_GELU, 0.0, args, given ? 2 : 1);
     (void)out;
@@ -569,8 +570,8 @@ static int pick_alone(program_builder *b)
     for (int tries = 0; tries < 8 && b->p->module_count > 1; tries++) {
         const int module = program_between(&b->chance, 1, b->p->module_count - 1);
 
-        if (b->p->modules[module].input_count == 1 && trains(b->p, module) &&
-            b->p->param_dtype == TSR_F32) {
+        if (b->p->modules[module].input_count == 1 && !b->p->modules[module].makes &&
+            trains(b->p, module) && b->p->param_dtype == TSR_F32) {
             return module;
         }
     }

@@ -32,6 +32,7 @@ static void open_bench(bench *b, int rank)
 
     b->rank = rank;
     REQUIRE_OK(rig_open(&b->r, "sim", axes, AXES, rank));
+    REQUIRE_OK(tsri_comm_claim_axis(b->r.comm, "tp", "a test"));
 }
 
 /* A leaf laid out by words[axis]. */

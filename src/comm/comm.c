@@ -151,8 +151,11 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
     tsr_comm *comm = NULL;
 
     TSR_TRY(check_mesh(world, mesh));
-    status = tsri_alloc(1, sizeof(*comm), &comm);
-    TSR_TRY(tsri_world_agree(world, "opening a comm", status));
+    status = tsri_world_agree(world, "opening a comm", tsri_alloc(1, sizeof(*comm), &comm));
+    if (status != TSR_OK) { /* here, or on another rank */
+        tsri_free(&comm);
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
     atomic_init(&comm->owners, 1);
     comm->world = world;
     comm->mesh = tsr_mesh_retain(mesh);

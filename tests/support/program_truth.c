@@ -129,12 +129,13 @@ release_mesh:
 
 static tsr_status select_rows(runner *r, const program_op *op, int passed, int done, int *out)
 {
+    const truth_node like = r->tape.nodes[done]; /* nodes move when there are more */
     truth_node *node = NULL;
     bool *rows = NULL;
 
     TSR_TRY(tsri_alloc((size_t)r->p->batch, sizeof(bool), &rows));
     TSR_TRY(passing_rows(r->p, op, rows));
-    TSR_TRY(truth_node_add(&r->tape, r->tape.nodes[done].shape, r->tape.nodes[done].ndim, out));
+    TSR_TRY(truth_node_add(&r->tape, like.shape, like.ndim, out));
     node = &r->tape.nodes[*out];
     node->leaf = TRUTH_SELECT;
     node->in_count = 2;

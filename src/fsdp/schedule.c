@@ -223,7 +223,9 @@ static tsr_status agree(engine *e, const mark *mine, announcement *all, mark *ou
  * guess: what is expected so far. */
 static tsr_status note(engine *e, const mark *m)
 {
-    TSR_TRY(append(&e->log, m));
+    if (!e->learnt) {
+        TSR_TRY(append(&e->log, m));
+    }
     if (e->learns) {
         const int at = find_up(e, m, 0, e->expected.count);
 

@@ -17,12 +17,16 @@ static bool is_root(const unit *u)
 
 /* ---- passes and steps ---- */
 
-/* What a pass that failed, or was never played backward, has gathered. */
-static void forget_gathered(unit *u)
+/* What a pass that failed, or was never played backward, has gathered. An update may follow, which
+ * writes what a gather under way reads. */
+static tsr_status forget_gathered(unit *u, bool failed)
 {
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
 
+    if (u->state == SLOT_GATHERING && !failed) {
+        TSR_TRY(tsri_unit_await(u));
+    }
     for (int i = 0; i < u->param_count; i++) {
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
     }
@@ -31,14 +35,16 @@ static void forget_gathered(unit *u)
     }
     u->state = SLOT_EMPTY;
     tsri_unit_drop_kept(u, u->kept_ready);
+    return TSR_OK;
 }
 
-void tsri_engine_forget_forward(engine *e)
+tsr_status tsri_engine_forget_forward(engine *e, bool failed)
 {
     for (int i = 0; e->busy && i < e->unit_count; i++) {
-        forget_gathered(e->units[i]);
+        TSR_TRY(forget_gathered(e->units[i], failed));
     }
     e->busy = false;
+    return TSR_OK;
 }
 
 static void forget_gradients(unit *u)
@@ -52,9 +58,9 @@ static void forget_gradients(unit *u)
 }
 
 /* Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
-static void begin_pass(engine *e)
+static tsr_status begin_pass(engine *e)
 {
-    tsri_engine_forget_forward(e);
+    TSR_TRY(tsri_engine_forget_forward(e, false));
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->calls = 0;
         e->units[i]->inside = 0;
@@ -63,6 +69,7 @@ static void begin_pass(engine *e)
     e->framed = false;
     e->again = -1;
     e->busy = true;
+    return TSR_OK;
 }
 
 bool tsri_unit_is_updated(const unit *u)
@@ -102,7 +109,7 @@ static tsr_status end_step(void *context, bool failed)
     engine *e = context;
 
     e->busy = e->busy || failed;
-    tsri_engine_forget_forward(e);
+    TSR_TRY(tsri_engine_forget_forward(e, failed));
     if (!failed) {
         TSR_TRY(complete_kept(e));
     }
@@ -137,7 +144,7 @@ tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
         e->watch.meet = at_meeting;
         e->watch.context = e;
         tsri_tape_watch(tape, &e->watch);
-        begin_pass(e);
+        TSR_TRY(begin_pass(e));
         if (tsri_tape_micro_batch(tape) == 0) {
             e->params_ready = tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
         }
@@ -352,7 +359,8 @@ static tsr_status part_again(void *context, tsr_tape *tape)
 {
     tsr_module *module = context;
 
-    TSR_TRY(tsri_schedule_part_again(tsri_engine_of(module), module, tape));
+    (void)tape;
+    TSR_TRY(tsri_schedule_part_again(tsri_engine_of(module), module));
     return TSR_OK;
 }
 
@@ -396,11 +404,10 @@ static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
     return TSR_OK;
 }
 
-tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again)
+tsr_status tsri_engine_pass(const mark *m, tsr_tape *tape, bool again)
 {
     unit *u = tsri_unit_of(m->module);
 
-    (void)e;
     switch (m->kind) {
     case MARK_ENTER:
         return pass_enter(u, tape, again);

@@ -136,7 +136,7 @@ static bool has_gradients(const engine *e)
 /* The last reductions that are still to come. */
 static tsr_status finish_all(engine *e)
 {
-    tsri_engine_forget_forward(e);
+    TSR_TRY(tsri_engine_forget_forward(e, false));
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 

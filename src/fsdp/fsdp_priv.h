@@ -117,6 +117,7 @@ struct unit {
     bool gradient_sync, all_reduce;
     bool has_slot, has_grad_slot, has_whole;
     bool lean;
+    bool seen;   /* some rank has run it: its place in the order is no guess */
     bool placed; /* all ranks know the same partial_mask of each parameter */
 
     /* While running. */
@@ -178,13 +179,14 @@ struct engine {
     tsr_module **modules; /* of the model, in order of creation */
     int module_count;
     mark_row expected;        /* marks of a forward, as all ranks know them */
-    mark_row log, open;       /* of the forward under way; brackets open in it, while it learns */
+    mark_row log, open;       /* of the forward under way; brackets open in it */
     int cursor;               /* in expected: the next mark of the forward under way */
     int back;                 /* in expected: the mark that backward has come to */
     int again, again_end;     /* in expected: the next mark of the part that runs again; -1: none */
     int beside, again_beside; /* units open that were not expected, forward and again */
     int last_entered;         /* position of the unit that forward enters last */
-    bool learns, learnt;      /* schedule.c */
+    bool learns, learnt;      /* learn.c: from the forward under way; all there is */
+    int quiet;                /* forwards in a row from which nothing new was learnt */
     bool root_running;        /* between the root's hooks */
     bool framed;              /* the pass under way has a forward of the root */
     bool eval;                /* no backward follows the forward under way */
@@ -310,7 +312,7 @@ void tsri_schedule_back(engine *e, tsr_module *module, mark_kind kind);
 /** Backward runs a part again, and comes to a mark of it or of what lies inside. */
 tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape);
 /** Backward comes to a part that this rank has passed over: gather what others run again. */
-tsr_status tsri_schedule_part_again(engine *e, tsr_module *module, tsr_tape *tape);
+tsr_status tsri_schedule_part_again(engine *e, tsr_module *module);
 /** Units that forward enters in [from, to) of the expected marks; that backward needs from mark
  *  from on downwards. Return how many were written to out. */
 int tsri_schedule_after(const engine *e, int from, int to, unit **out, int capacity);
@@ -319,13 +321,13 @@ int tsri_schedule_before(const engine *e, int from, unit **out, int capacity);
 /** An optimizer has updated parameters of u in the step under way. */
 bool tsri_unit_is_updated(const unit *u);
 /** Issue what others do at mark m, which this rank passes over. */
-tsr_status tsri_engine_pass(engine *e, const mark *m, tsr_tape *tape, bool again);
+tsr_status tsri_engine_pass(const mark *m, tsr_tape *tape, bool again);
 tsr_status tsri_engine_gather_again(unit *u, int at, int end);
 /** A parameter of u is used outside its module, for the first time in this forward. */
 tsr_status tsri_engine_use(unit *u, tsr_tape *tape);
 tsr_status tsri_engine_touch(engine *e, tsr_tape *tape);
-/** Let go of what a forward has gathered whose backward does not come. */
-void tsri_engine_forget_forward(engine *e);
+/** Let go of what a forward has gathered whose backward does not come; failed: nor anything else. */
+tsr_status tsri_engine_forget_forward(engine *e, bool failed);
 /* final.c: see there. */
 /** The last reduction of a unit that has not made it in its own backward. */
 tsr_status tsri_unit_finish(unit *u);

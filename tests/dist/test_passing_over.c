@@ -5,8 +5,8 @@
 /**
  * @file test_passing_over.c
  * Ranks that pass over units, wherever these stand: inside others, last before a tied weight, in
- * another order than created, run more often by others, inside what backward runs again; and
- * micro-batches and steps without a backward.
+ * another order than created, run for the first time late or in another order than before, run more
+ * often by others, inside what backward runs again; and micro-batches and steps without a backward.
  *
  * root { embed, A { A1, A2 }, B }: each a gelu of a linear layer, units all. Odd ranks leave out
  * what a program says. Reference: a mesh whose ranks all compute the same, where rows that leave
@@ -46,7 +46,9 @@ typedef struct program {
     const char *name;
     unsigned leaves_out;  /* bit per unit */
     unsigned twice;       /* units that run twice, where left out once */
+    unsigned late;        /* units that no rank runs in the first step */
     bool reversed;        /* B before A, and A2 before A1 */
+    bool turns;           /* is reversed from the second step on */
     bool tied;            /* B is followed by embed as the head */
     unsigned checkpoint;  /* units that backward runs again */
     bool root_checkpoint; /* the root alone, around all units */
@@ -90,6 +92,33 @@ static const program programs[] = {
      .forwards_only = -1},
     {.name = "unused", .unused = true, .forwards_only = -1},
     {.name = "unused_checkpointed", .unused = true, .checkpoint = 1 << A, .forwards_only = -1},
+    {.name = "late", .late = 1 << A, .leaves_out = 1 << A, .forwards_only = -1},
+    {.name = "late_reversed_outer",
+     .late = 1 << A,
+     .leaves_out = 1 << A,
+     .reversed = true,
+     .forwards_only = -1},
+    {.name = "late_reversed_last",
+     .late = 1 << B,
+     .leaves_out = 1 << B,
+     .reversed = true,
+     .forwards_only = -1},
+    {.name = "late_inner", .late = 1 << A1 | 1 << B, .leaves_out = 1 << A2, .forwards_only = -1},
+    {.name = "late_twice",
+     .late = 1 << B,
+     .twice = 1 << B,
+     .leaves_out = 1 << B,
+     .reversed = true,
+     .forwards_only = -1},
+    {.name = "late_checkpointed",
+     .late = 1 << A,
+     .leaves_out = 1 << A2,
+     .checkpoint = 1 << A | 1 << B,
+     .reversed = true,
+     .forwards_only = -1},
+    {.name = "turns", .turns = true, .forwards_only = -1},
+    {.name = "turns_inner", .turns = true, .leaves_out = 1 << A2, .forwards_only = -1},
+    {.name = "turns_inner_first", .turns = true, .leaves_out = 1 << A1, .forwards_only = -1},
     {.name = "forward_only_middle", .no_sync = true, .forwards_only = 1},
     {.name = "forward_only_first", .no_sync = true, .leaves_out = 1 << A, .forwards_only = 0},
     {.name = "forward_only_synced", .leaves_out = 1 << A, .forwards_only = 1},
@@ -98,6 +127,7 @@ static const program programs[] = {
 typedef struct rig {
     const program *p;
     bool single, odd; /* odd: this forward leaves out */
+    int step;
     tsr_mesh *mesh;
     tsr_comm *comm;
     tsr_module *module, *unit[UNITS];
@@ -111,12 +141,18 @@ typedef struct rig {
 static tsr_status call(rig *r, int which, tsr_tape *tape, tsr_dtensor **h)
 {
     const bool out = r->odd && (r->p->leaves_out >> which & 1U) != 0;
+    const bool waits = r->step == 0 && (r->p->late >> which & 1U) != 0;
     const int times = ((r->p->twice >> which & 1U) != 0 ? 2 : 1) - (out ? 1 : 0);
 
-    for (int i = 0; i < times; i++) {
+    for (int i = 0; i < times && !waits; i++) {
         TSR_TRY(tsr_module_call(r->unit[which], tape, h, 1, h));
     }
     return TSR_OK;
+}
+
+static bool is_reversed(const rig *r)
+{
+    return r->p->reversed || (r->p->turns && r->step > 0);
 }
 
 static tsr_status layer(tsr_module *module, tsr_tape *tape, tsr_dtensor **h)
@@ -148,8 +184,8 @@ static tsr_status a_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in, 
 
     (void)in_count;
     TSR_TRY(layer(self, tape, &h));
-    TSR_TRY(call(r, r->p->reversed ? A2 : A1, tape, &h));
-    TSR_TRY(call(r, r->p->reversed ? A1 : A2, tape, &h));
+    TSR_TRY(call(r, is_reversed(r) ? A2 : A1, tape, &h));
+    TSR_TRY(call(r, is_reversed(r) ? A1 : A2, tape, &h));
     *out = h;
     return TSR_OK;
 }
@@ -163,7 +199,7 @@ static tsr_status root_forward(void *self, tsr_tape *tape, tsr_dtensor *const *i
 
     (void)in_count;
     TSR_TRY(tsr_op_embedding(tape, in[0], tsr_module_value(r->module, "embed"), &h));
-    if (r->p->reversed) {
+    if (is_reversed(r)) {
         TSR_TRY(call(r, B, tape, &h));
     }
     before = h;
@@ -171,7 +207,7 @@ static tsr_status root_forward(void *self, tsr_tape *tape, tsr_dtensor *const *i
     if (r->p->unused && r->odd) {
         h = before;
     }
-    if (!r->p->reversed) {
+    if (!is_reversed(r)) {
         TSR_TRY(call(r, B, tape, &h));
     }
     if (r->p->tied) {
@@ -290,6 +326,7 @@ static tsr_status step(rig *r, int number, int ranks, double *norm)
     const int count = parts * MICRO + (idle >= 0 ? 1 : 0);
     int micro = 0;
 
+    r->step = number;
     for (int i = 0; i < count; i++) {
         const int at = i - (idle >= 0 && i > idle ? 1 : 0);
 

@@ -59,6 +59,9 @@ void tsri_step_fail(tsr_tape *tape);
 /** A marker is a node without values: backward calls it when it gets there. */
 typedef tsr_status (*tsri_marker_fn)(void *context, tsr_tape *tape);
 tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context);
+/** This rank passes over what others run: its loss may have no gradient, and backward still calls
+ *  the markers. */
+void tsri_tape_pass_over(tsr_tape *tape);
 
 /** Scope of a module call: sets the path (for labels, dropout keys), and on leave drops the tape's
  *  hold on every value made inside except keep (NULL: none). Scopes nest. */

@@ -139,6 +139,7 @@ struct tsr_tape {
     bool marked_last; /* the program has said which backward is the step's last, and it has been */
     bool has_begun;   /* some step has */
     bool no_grad, recomputing;
+    bool passed_over; /* in this micro-batch this rank has, over what others run */
     tsri_step_watch *watches;
     tsri_kept_object *objects; /* until the step ends */
     int object_count, object_capacity;

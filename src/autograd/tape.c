@@ -341,8 +341,14 @@ tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
     tape->inserted_count = 0;
     tape->counter_count = 0;
     tape->no_grad = false;
+    tape->passed_over = false;
     tsri_step_forward(tape, micro_batch);
     return TSR_OK;
+}
+
+void tsri_tape_pass_over(tsr_tape *tape)
+{
+    tape->passed_over = true;
 }
 
 tsr_status tsr_step_tokens(tsr_tape *tape, double *out)

@@ -465,7 +465,7 @@ static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
         return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
                          loss->layout.ndim, tsr_dtype_name(loss->dtype));
     }
-    if (tsri_tape_node_of(tape, loss) < 0) {
+    if (tsri_tape_node_of(tape, loss) < 0 && !tape->passed_over) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "backward of a loss that this micro-batch did not make from anything "
                          "that has a gradient");
@@ -482,12 +482,14 @@ static void release_loss(void *object)
 
 static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
 {
-    tsri_node *node = tape->nodes[loss->node];
+    const int at = tsri_tape_node_of(tape, loss); /* below 0: it is made of what has no gradient */
 
     /* Programs read it after backward. */
     TSR_TRY(tsri_tape_keep(tape, tsr_dtensor_retain(loss), release_loss));
     TSR_TRY(tsri_loss_add(tape, loss));
-    TSR_TRY(tsri_node_contribute(node, tsr_dtensor_retain(tape->one)));
+    if (at >= 0) {
+        TSR_TRY(tsri_node_contribute(tape->nodes[at], tsr_dtensor_retain(tape->one)));
+    }
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));
     TSR_TRY(tsri_tape_tell_played(tape));

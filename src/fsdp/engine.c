@@ -2,10 +2,10 @@
  * Copyright The Tessera authors */
 /* The engine: what happens around each unit's forward and backward.
  *
- * The root's hooks frame a forward; the end of tsr_backward frames a pass. Between a rank's own
- * marks (schedule.c) lie those of units that it passes over but others run, and it issues their
- * collectives in their places: forward gathers, and backward (by markers on the tape) gathers and
- * reduces zeros. */
+ * The hooks of the outermost unit that runs, as a rule the root, frame a forward; the end of
+ * tsr_backward frames a pass. Between a rank's own marks (schedule.c) lie those of units that it
+ * passes over but others run, and it issues their collectives in their places: forward gathers, and
+ * backward (by markers on the tape) gathers and reduces zeros. */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -65,7 +65,7 @@ static tsr_status begin_pass(engine *e)
         e->units[i]->calls = 0;
         e->units[i]->inside = 0;
     }
-    e->root_running = false;
+    e->frame = NULL;
     e->framed = false;
     e->again = -1;
     e->busy = true;
@@ -125,7 +125,7 @@ static tsr_status end_step(void *context, bool failed)
         }
     }
     e->played = false;
-    e->root_running = false;
+    e->frame = NULL;
     return TSR_OK;
 }
 
@@ -297,16 +297,16 @@ static tsr_status after_backward(void *context, tsr_tape *tape)
 
 /* ---- around forward ---- */
 
-static tsr_status begin_forward(engine *e, const tsr_tape *tape)
+static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *tape)
 {
     e->forward++;
-    e->root_running = true;
-    e->framed = true;
+    e->frame = frame;
+    e->framed = e->framed || frame->parent == NULL;
     e->eval = tsri_tape_no_grad(tape);
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->passed = false;
     }
-    TSR_TRY(tsri_schedule_begin(e));
+    TSR_TRY(tsri_schedule_begin(e, frame));
     return TSR_OK;
 }
 
@@ -397,6 +397,7 @@ static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
     if (!again) {
         u->ran_forward = u->engine->forward;
         u->passed = true;
+        tsri_tape_pass_over(tape);
     }
     TSR_TRY(gather(u, again));
     TSR_TRY(tsri_tape_marker(tape, after_backward, u));
@@ -427,23 +428,15 @@ tsr_status tsri_engine_pass(const mark *m, tsr_tape *tape, bool again)
 
 /* ---- the hooks ---- */
 
-static tsr_status reach(unit *u, mark_kind kind, tsr_tape *tape)
-{
-    if (u->engine->root_running && !is_root(u)) {
-        TSR_TRY(tsri_schedule_reach(u->engine, u->module, kind, tape));
-    }
-    return TSR_OK;
-}
-
 /* This rank comes to u's beginning. */
 static tsr_status arrive(unit *u, tsr_tape *tape, bool again)
 {
     if (again) {
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_ENTER, tape));
-    } else if (is_root(u)) {
-        TSR_TRY(begin_forward(u->engine, tape));
+    } else if (u->engine->frame == NULL || is_root(u)) {
+        TSR_TRY(begin_forward(u->engine, u->module, tape));
     } else {
-        TSR_TRY(reach(u, MARK_ENTER, tape));
+        TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_ENTER, tape));
     }
     if (!again) {
         u->ran_forward = u->engine->forward;
@@ -483,10 +476,10 @@ static void count_passes(const engine *e)
 
 static tsr_status end_forward(engine *e, tsr_tape *tape)
 {
-    TSR_TRY(tsri_schedule_reach(e, e->units[0]->module, MARK_LEAVE, tape));
+    TSR_TRY(tsri_schedule_reach(e, e->frame, MARK_LEAVE, tape));
     TSR_TRY(tsri_schedule_end(e));
     count_passes(e);
-    e->root_running = false;
+    e->frame = NULL;
     if (e->eval) {
         for (int i = 0; i < e->unit_count; i++) {
             TSR_TRY(tsri_unit_reshard(e->units[i]));
@@ -505,12 +498,14 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_LEAVE, tape));
         return TSR_OK; /* its backward comes at once */
     }
-    if (is_root(u)) {
+    if (u->engine->frame == u->module) {
         TSR_TRY(end_forward(u->engine, tape));
-        return TSR_OK;
+    } else {
+        TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_LEAVE, tape));
     }
-    TSR_TRY(reach(u, MARK_LEAVE, tape));
-    TSR_TRY(leave(u));
+    if (!is_root(u)) {
+        TSR_TRY(leave(u));
+    }
     return TSR_OK;
 }
 
@@ -521,7 +516,7 @@ static tsr_status at_meeting(void *context, tsr_tape *tape)
 
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, root, MARK_MEET, tape));
-    } else if (e->root_running && e->epoch == tsri_tape_epoch(tape)) {
+    } else if (e->frame != NULL && e->epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, root, MARK_MEET, tape));
     }
     return TSR_OK;
@@ -535,7 +530,7 @@ static tsr_status at_part(void *context, tsr_module *module, tsr_tape *tape, boo
 
     if (e != NULL && tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, module, kind, tape));
-    } else if (e != NULL && e->root_running && e->epoch == tsri_tape_epoch(tape)) {
+    } else if (e != NULL && e->frame != NULL && e->epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, module, kind, tape));
     }
     return TSR_OK;

@@ -187,7 +187,8 @@ struct engine {
     int last_entered;         /* position of the unit that forward enters last */
     bool learns, learnt;      /* learn.c: from the forward under way; all there is */
     int quiet;                /* forwards in a row from which nothing new was learnt */
-    bool root_running;        /* between the root's hooks */
+    tsr_module *frame;        /* the outermost unit that runs forward; NULL: none does */
+    int frame_end;            /* in expected: the mark behind its last */
     bool framed;              /* the pass under way has a forward of the root */
     bool eval;                /* no backward follows the forward under way */
     bool busy;                /* a pass has begun and not ended */
@@ -302,9 +303,9 @@ static inline bool tsri_unit_has_pending(const unit *u)
 /* schedule.c: see there. */
 tsr_status tsri_schedule_open(engine *e, tsr_module *model);
 void tsri_schedule_free(engine *e);
-/** The root's forward begins; this rank comes to a mark (after passing over those before it); the
- *  root's forward has ended. */
-tsr_status tsri_schedule_begin(engine *e);
+/** The forward of frame begins; this rank comes to a mark (after passing over those before it);
+ *  the forward has ended. */
+tsr_status tsri_schedule_begin(engine *e, tsr_module *frame);
 tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape);
 tsr_status tsri_schedule_end(engine *e);
 /** Backward comes to a unit's end or beginning. */
@@ -326,7 +327,8 @@ tsr_status tsri_engine_gather_again(unit *u, int at, int end);
 /** A parameter of u is used outside its module, for the first time in this forward. */
 tsr_status tsri_engine_use(unit *u, tsr_tape *tape);
 tsr_status tsri_engine_touch(engine *e, tsr_tape *tape);
-/** Let go of what a forward has gathered whose backward does not come; failed: nor anything else. */
+/** Let go of what a forward has gathered whose backward does not come; failed: nor anything else.
+ */
 tsr_status tsri_engine_forget_forward(engine *e, bool failed);
 /* final.c: see there. */
 /** The last reduction of a unit that has not made it in its own backward. */

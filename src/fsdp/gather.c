@@ -413,11 +413,9 @@ tsr_status tsri_unit_prefetch(unit *u)
 
     if (u->prefetch[0].units != NULL) {
         TSR_TRY(unshard_all(u->prefetch[0].units, u->prefetch[0].count));
-    } else if (e->root_running) {
-        const int from = u->module->parent == NULL ? 1 : e->cursor;
-
+    } else if (e->frame != NULL) {
         TSR_TRY(
-            unshard_all(next, tsri_schedule_after(e, from, e->expected.count, next, depth_of(u))));
+            unshard_all(next, tsri_schedule_after(e, e->cursor, e->frame_end, next, depth_of(u))));
     }
     return TSR_OK;
 }
@@ -472,8 +470,8 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     }
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_engine_use(u, tape));
-    } else if (!e->root_running || u->used_forward != e->forward || u->state != SLOT_READY) {
-        if (e->root_running) {
+    } else if (e->frame == NULL || u->used_forward != e->forward || u->state != SLOT_READY) {
+        if (e->frame != NULL) {
             u->used_forward = e->forward;
             TSR_TRY(tsri_schedule_reach(e, u->module, MARK_USE, tape));
         }

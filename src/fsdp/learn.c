@@ -265,8 +265,8 @@ static void forget_guess(engine *e, const mark *m)
     const mark end = tsri_mark_end(m);
     int begin = 0;
 
-    if (u == NULL || u->seen) {
-        return;
+    if (u == NULL || u->seen || (m->module == e->frame && m->module->parent != NULL)) {
+        return; /* run alone, it has no place among the others */
     }
     u->seen = true;
     begin = tsri_row_find_up(&e->expected, m, 0, e->expected.count);
@@ -280,8 +280,9 @@ static void forget_guess(engine *e, const mark *m)
 static tsr_status merge(engine *e, bool *news_out)
 {
     mark_row *row = &e->expected;
-    int at = 0;
+    int at = tsri_row_find_up(row, &e->log.marks[0], 0, row->count);
 
+    at = at < 0 ? 0 : at;
     for (int i = 0; i < e->log.count; i++) {
         const mark *m = &e->log.marks[i];
         const bool opens = tsri_mark_opens(m->kind);

@@ -105,16 +105,18 @@ tsr_status tsri_schedule_pass(engine *e, const mark *m, tsr_tape *tape)
 
 /* ---- a forward ---- */
 
-tsr_status tsri_schedule_begin(engine *e)
+tsr_status tsri_schedule_begin(engine *e, tsr_module *frame)
 {
-    const mark root = {.module = e->modules[0], .kind = MARK_ENTER};
+    const mark begin = {.module = frame, .kind = MARK_ENTER};
+    const mark end = tsri_mark_end(&begin);
 
     e->log.count = 0;
     e->open.count = 0;
-    e->cursor = 1;
+    e->cursor = tsri_row_find_up(&e->expected, &begin, 0, e->expected.count) + 1;
+    e->frame_end = tsri_row_find_up(&e->expected, &end, e->cursor, e->expected.count) + 1;
     e->beside = 0;
     e->learns = !e->learnt && tsri_learn_may_differ(e);
-    TSR_TRY(tsri_schedule_note(e, &root));
+    TSR_TRY(tsri_schedule_note(e, &begin));
     return TSR_OK;
 }
 
@@ -145,7 +147,7 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
     int at = 0;
 
     if (!e->learns) {
-        at = expect(e, &m, e->cursor, e->expected.count, &e->beside);
+        at = expect(e, &m, e->cursor, e->frame_end, &e->beside);
         if (departs(e, &m, at)) {
             TSR_TRY(tsri_learn_depart(e, &m));
         }
@@ -185,6 +187,9 @@ void tsri_schedule_back(engine *e, tsr_module *module, mark_kind kind)
         e->back = e->expected.count;
     }
     at = tsri_row_find_down(&e->expected, &m, e->back - 1);
+    if (at < 0 && kind == MARK_LEAVE) { /* a unit that ran alone, before */
+        at = tsri_row_find_down(&e->expected, &m, e->expected.count - 1);
+    }
     e->back = at >= 0 ? at : e->back;
 }
 

@@ -24,6 +24,7 @@ typedef struct program_builder {
     program_chance chance;
     uint64_t on; /* kinds of this program */
     int tp_size;
+    bool moved_table; /* the embedding reads a table that the program has redistributed */
 } program_builder;
 
 bool program_is_on(const program_builder *b, program_on kind);

@@ -400,8 +400,9 @@ static void draw_call(program_builder *b, int module, int child)
 
     op->number = child;
     op->micros = some_micros(b, program_is_on(b, PROGRAM_ON_SKIP));
-    /* The gradient of a value made of parameters would come on some ranks alone. */
-    if (program_is_on(b, PROGRAM_ON_SKIP_RANKS) && is_local(b->p, child) &&
+    /* The gradient of a value made of parameters would come on some ranks alone; activations of a
+     * table split over data axes may be exchanged over them in any module. */
+    if (program_is_on(b, PROGRAM_ON_SKIP_RANKS) && !b->moved_table && is_local(b->p, child) &&
         (op->in_count == 1 || op->in[1].is_param) && program_once(&b->chance, 2)) {
         op->passed = (unsigned)program_pick(&b->chance, 256);
     }
@@ -491,6 +492,7 @@ static void draw_root(program_builder *b)
     program_arg h;
 
     in[1] = program_matrix(b, root, p->vocab, p->dim, false);
+    b->moved_table = !in[1].is_param;
     h = program_emit(b, root, PROGRAM_EMBEDDING, 0.0, in, 2);
     for (int pieces = program_between(&b->chance, 1, 4); pieces > 0; pieces--) {
         h = draw_piece(b, root, h, 0);

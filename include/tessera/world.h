@@ -27,6 +27,9 @@ typedef struct tsr_world_options {
     double timeout_s;    /**< Longest wait for another rank, at least 0; 0: 600. */
     int sim_rank;        /**< sim: the rank to be. */
     int sim_size;        /**< sim: the number of ranks; 0: 1. */
+    /** Points to an MPI_Comm of the program's, whose ranks the world has instead of all that the
+     *  launcher started; it stays the program's, which may free it after the call. NULL: all. */
+    const void *mpi_comm;
 } tsr_world_options;
 
 /**
@@ -47,6 +50,22 @@ typedef struct tsr_world_options {
  */
 TSR_CHECKED tsr_status tsr_world_open(int *argc, char ***argv, const tsr_world_options *options,
                                       tsr_world **out);
+
+/**
+ * A world of some ranks of @p world, for comms that do not span it: meshes over disjoint or nested
+ * sets of ranks may be open at the same time. Collective over these ranks alone. Blocks.
+ *
+ * Backend, threads and time limit are those of @p world, which may be closed before. Messages name
+ * ranks by their numbers in the job.
+ *
+ * @param ranks  [count] numbers in @p world, each once, the same list on all of them; rank i of the
+ *               new world is ranks[i]. Where lists differ in who is on them the job ends after the
+ *               time limit.
+ * @retval TSR_ERR_INVALID   a rank that is not in @p world, named twice, or this one not named.
+ * @retval TSR_ERR_DISAGREE  lists differ in their order.
+ */
+TSR_CHECKED tsr_status tsr_world_split(tsr_world *world, const int *ranks, int count,
+                                       tsr_world **out);
 
 /**
  * Leave the job and set *world to NULL; *world may be NULL. Collective over the world. Blocks.

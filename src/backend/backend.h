@@ -171,6 +171,7 @@ struct tsr_group {
 
 typedef struct tsri_device_options {
     int world_rank, world_size;
+    struct tsri_team *team; /* of world_size ranks, borrowed; NULL: the job, or a world of one */
     int threads;            /* 0: cores / local ranks, at least 1 */
     double timeout_s;       /* 0: 600 */
     const char *sim_target; /* sim only: backend whose kernel table gives the workspace sizes */

@@ -40,7 +40,8 @@ static void complain_together(const char *text)
         exit(TSRI_EXIT_FAILED);
     }
     status = TSR_RAISE(TSR_ERR_INVALID, "%s", text);
-    status = tsri_boot_agree_within("reading the command line", status, patience_s);
+    status =
+        tsri_team_agree_within(tsri_boot_job(), "reading the command line", status, patience_s);
     teller = tsri_error_teller(status);
     if (teller < 0 || teller == tsr_world_rank(world)) {
         (void)fprintf(stderr, "tessera: %s (rank %d on host %s)\n", text, tsr_world_rank(world),

@@ -372,7 +372,8 @@ static tsr_status gather(job *j)
     tsr_status status = TSR_OK;
 
     (void)snprintf(mine.host, sizeof(mine.host), "%s", info->host);
-    TSR_TRY(tsri_boot_all_gather("counting hosts", TSR_OK, &mine, sizeof(mine), j->facts));
+    TSR_TRY(tsri_team_all_gather(tsri_boot_job(), "counting hosts", TSR_OK, &mine, sizeof(mine),
+                                 j->facts));
     for (int i = 0; i < j->size; i++) {
         j->most = j->facts[i].bytes > j->most ? j->facts[i].bytes : j->most;
     }
@@ -384,7 +385,8 @@ static tsr_status gather(job *j)
         memcpy(padded, j->text, (size_t)mine.bytes);
     }
     TSR_TRY_GOTO(status,
-                 tsri_boot_all_gather("comparing hosts", status, padded, (size_t)j->most, j->texts),
+                 tsri_team_all_gather(tsri_boot_job(), "comparing hosts", status, padded,
+                                      (size_t)j->most, j->texts),
                  out);
 out:
     tsri_free(&padded);

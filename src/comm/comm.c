@@ -50,6 +50,7 @@ static tsr_status open_device(tsr_comm *comm)
     tsri_device_options options = {
         .world_rank = world->rank,
         .world_size = world->size,
+        .team = world->team,
         .threads = world->threads,
         .timeout_s = world->timeout_s,
     };
@@ -266,6 +267,6 @@ tsr_status tsri_comm_exchange(tsr_comm *comm, const char *purpose, const void *i
         memcpy((unsigned char *)all + (size_t)world->rank * bytes, in, bytes);
         return TSR_OK;
     }
-    TSR_TRY(tsri_boot_all_gather(purpose, TSR_OK, in, bytes, all));
+    TSR_TRY(tsri_team_all_gather(world->team, purpose, TSR_OK, in, bytes, all));
     return TSR_OK;
 }

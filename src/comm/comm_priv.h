@@ -16,8 +16,10 @@
 struct tsr_world {
     const tsr_backend *backend;
     bool simulated;
-    bool alone; /* one rank of a job that is another world's */
-    int owners; /* the handle and every open comm: the last of them leaves the job */
+    bool alone;      /* one rank of a job that is another world's */
+    tsri_team *team; /* its ranks; NULL: simulated or alone */
+    bool owns_team;  /* it is not the job's */
+    int owners;      /* the handle and every open comm: the last of them leaves the job */
     int rank, size;
     int threads;
     double timeout_s;

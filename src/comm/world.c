@@ -60,6 +60,10 @@ static tsr_status check_simulated(const tsr_world_options *opt)
 {
     int size = opt->sim_size == 0 ? 1 : opt->sim_size;
 
+    if (opt->mpi_comm != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a communicator for a simulated world, wants none: its "
+                                          "ranks do not exist");
+    }
     if (size < 1 || opt->sim_rank < 0 || opt->sim_rank >= size) {
         return TSR_RAISE(TSR_ERR_INVALID, "simulated rank %d of %d, wants 0 <= rank < size",
                          opt->sim_rank, size);
@@ -97,6 +101,17 @@ out:
     return status;
 }
 
+/* own: a team that the world takes over, on success; NULL: the job's. */
+static tsr_status create_real(tsri_team *own, double timeout_s, tsr_world **out)
+{
+    tsri_team *team = own != NULL ? own : tsri_boot_job();
+
+    TSR_TRY(create(tsri_team_rank(team), tsri_team_size(team), false, timeout_s, out));
+    (*out)->team = team;
+    (*out)->owns_team = own != NULL;
+    return TSR_OK;
+}
+
 static tsr_status join(tsr_world *world, const char *backend, const tsr_world_options *opt)
 {
     tsr_status mine = check_options(opt);
@@ -105,11 +120,11 @@ static tsr_status join(tsr_world *world, const char *backend, const tsr_world_op
         mine = tsri_backend_find(backend, &world->backend);
     }
     TSR_TRY(check_build(world));
-    TSR_TRY(tsri_boot_agree("joining the job", mine));
+    TSR_TRY(tsri_team_agree(world->team, "joining the job", mine));
     TSR_TRY(tsr_world_check_same(world, "the backend", world->backend->name,
                                  strlen(world->backend->name)));
     for (int r = 0; r < world->size; r++) {
-        world->nodes[r] = tsri_boot_node(r);
+        world->nodes[r] = tsri_team_node(world->team, r);
     }
     world->threads = opt->threads;
     return TSR_OK;
@@ -118,18 +133,25 @@ static tsr_status join(tsr_world *world, const char *backend, const tsr_world_op
 static tsr_status open_real(int *argc, char ***argv, const char *backend,
                             const tsr_world_options *opt, tsr_world **out)
 {
+    const bool first = tsri_boot_job() == NULL;
     tsr_status status = TSR_OK;
     tsri_boot_info info = {0};
+    tsri_team *own = NULL;
     tsr_world *world = NULL;
 
-    TSR_TRY(tsri_boot_init(argc, argv, opt->timeout_s, &info));
-    TSR_TRY_GOTO(status, create(info.rank, info.size, false, opt->timeout_s, &world), leave);
+    TSR_TRY(tsri_boot_init(argc, argv, opt->mpi_comm, opt->timeout_s, &info));
+    if (opt->mpi_comm != NULL && !first) {
+        TSR_TRY_GOTO(status, tsri_team_adopt(opt->mpi_comm, &own), leave);
+    }
+    TSR_TRY_GOTO(status, create_real(own, opt->timeout_s, &world), close_team);
     TSR_TRY_GOTO(status, join(world, backend, opt), free_world);
     *out = world;
     return TSR_OK;
 
 free_world:
     destroy(world);
+close_team:
+    tsri_team_close(&own);
 leave:
     tsri_error_hold();
     tsri_boot_finalize();
@@ -191,6 +213,96 @@ tsr_status tsri_world_open_alone(const tsr_world *of, int threads, tsr_world **o
     return TSR_OK;
 }
 
+/* ---- some ranks of a world ---- */
+
+static int index_of(int rank, const int *ranks, int count)
+{
+    int at = count - 1;
+
+    while (at >= 0 && ranks[at] != rank) {
+        at--;
+    }
+    return at;
+}
+
+static tsr_status check_part(const tsr_world *of, const int *ranks, int count)
+{
+    if (count < 1) {
+        return TSR_RAISE(TSR_ERR_INVALID, "a world of %d ranks, wants at least 1", count);
+    }
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= of->size) {
+            return TSR_RAISE(TSR_ERR_INVALID, "rank %d of a world of %d ranks", ranks[i], of->size);
+        }
+        if (index_of(ranks[i], ranks, count) != i) {
+            return TSR_RAISE(TSR_ERR_INVALID, "rank %d is named twice", ranks[i]);
+        }
+    }
+    if (index_of(of->rank, ranks, count) < 0) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "rank %d is none of the %d ranks that it names: these alone make the call",
+                         of->rank, count);
+    }
+    return TSR_OK;
+}
+
+/* Membership of the job is counted: the new world may outlive the old one. */
+static tsr_status split_real(const tsr_world *of, const int *ranks, int count, tsr_world **out)
+{
+    tsri_boot_info info = {0};
+    tsri_team *team = NULL;
+    tsr_world *world = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_boot_init(NULL, NULL, NULL, of->timeout_s, &info));
+    TSR_TRY_GOTO(status, tsri_team_open(of->team, ranks, count, &team), leave);
+    TSR_TRY_GOTO(status, create_real(team, of->timeout_s, &world), close_team);
+    world->backend = of->backend;
+    world->threads = of->threads;
+    for (int r = 0; r < count; r++) {
+        world->nodes[r] = tsri_team_node(team, r);
+    }
+    TSR_TRY_GOTO(
+        status,
+        tsr_world_check_same(world, "the list of ranks", ranks, (size_t)count * sizeof(*ranks)),
+        free_world);
+    *out = world;
+    return TSR_OK;
+
+free_world:
+    destroy(world);
+close_team:
+    tsri_team_close(&team);
+leave:
+    tsri_error_hold();
+    tsri_boot_finalize();
+    tsri_error_release();
+    return status;
+}
+
+tsr_status tsr_world_split(tsr_world *world, const int *ranks, int count, tsr_world **out)
+{
+    TSRI_WANT(world, ranks, out);
+
+    tsr_world *part = NULL;
+
+    TSR_TRY(check_part(world, ranks, count));
+    if (!world->simulated && !world->alone) {
+        TSR_TRY(split_real(world, ranks, count, out));
+        return TSR_OK;
+    }
+    TSR_TRY(create(index_of(world->rank, ranks, count), count, world->simulated, world->timeout_s,
+                   &part));
+    (void)snprintf(part->host, sizeof(part->host), "%s", world->host);
+    part->alone = world->alone;
+    part->threads = world->threads;
+    part->backend = world->backend;
+    *out = part;
+    return TSR_OK;
+}
+
+/* ---- leaving ---- */
+
 /* The last owner leaves the job. */
 static void drop(tsr_world *world)
 {
@@ -199,6 +311,9 @@ static void drop(tsr_world *world)
     world->owners--;
     if (world->owners > 0) {
         return;
+    }
+    if (world->owns_team) {
+        tsri_team_close(&world->team);
     }
     if (joined) {
         tsri_boot_finalize();
@@ -284,7 +399,7 @@ const char *tsr_world_host(const tsr_world *world, int rank)
     if (rank < 0 || rank >= world->size) {
         return "?";
     }
-    return world->simulated || world->alone ? world->host : tsri_boot_host(rank);
+    return world->simulated || world->alone ? world->host : tsri_team_host(world->team, rank);
 }
 
 bool tsr_world_is_speaker(const tsr_world *world)

@@ -31,7 +31,7 @@ tsr_status tsri_world_agree(tsr_world *world, const char *what, tsr_status mine)
     if (is_alone(world)) {
         return mine;
     }
-    TSR_TRY(tsri_boot_agree(what, mine));
+    TSR_TRY(tsri_team_agree(world->team, what, mine));
     return TSR_OK;
 }
 
@@ -116,7 +116,7 @@ static tsr_status share(const tsr_world *world, int root, const unsigned char *d
         out->length = bytes - base < WINDOW ? bytes - base : WINDOW;
         memcpy(out->data, data + base, out->length);
     }
-    TSR_TRY(tsri_boot_broadcast("what differs", TSR_OK, out, sizeof(*out), root));
+    TSR_TRY(tsri_team_broadcast(world->team, "what differs", TSR_OK, out, sizeof(*out), root));
     return TSR_OK;
 }
 
@@ -156,7 +156,7 @@ tsr_status tsr_world_check_same(tsr_world *world, const char *what, const void *
     if (is_alone(world)) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_boot_compare(what, tsri_hash(data, bytes, 0), bytes, &other));
+    TSR_TRY(tsri_team_compare(world->team, what, tsri_hash(data, bytes, 0), bytes, &other));
     if (other > 0) {
         TSR_TRY(explain(world, what, other, data, bytes));
     }

@@ -43,14 +43,14 @@ tsr_status tsri_world_settle(tsr_world *world, tsr_status mine)
     if (world->size == 1 || world->simulated) {
         return mine;
     }
-    verdict = mine == TSR_OK
-                  ? tsri_boot_agree("the end of the work", mine)
-                  : tsri_boot_agree_within("the end of the work", mine, limit_of(world->rank));
+    verdict = mine == TSR_OK ? tsri_team_agree(world->team, "the end of the work", mine)
+                             : tsri_team_agree_within(world->team, "the end of the work", mine,
+                                                      limit_of(world->rank));
     if (verdict == TSR_OK) {
         return TSR_OK;
     }
     teller = tsri_error_teller(verdict);
-    if (teller >= 0 && teller != world->rank) {
+    if (teller >= 0 && teller != tsri_team_id(world->team, world->rank)) {
         leave_to_teller(world->rank);
     } else {
         tsr_error_print(stderr);

@@ -192,7 +192,7 @@ static tsr_status take_slowest(const coll_bench *b, double *values, int count, b
 
     status = tsri_alloc((size_t)count * (size_t)b->ranks, sizeof(*all), &all);
     TSR_TRY_GOTO(status,
-                 tsri_boot_all_gather("comparing the ranks' times", status, values,
+                 tsri_team_all_gather(tsri_boot_job(), "comparing the ranks' times", status, values,
                                       sizeof(*values) * (size_t)count, all),
                  out);
     for (int r = 0; r < b->ranks; r++) {
@@ -238,7 +238,7 @@ static tsr_status make_report(coll_bench *b)
 
     TSR_TRY(take_slowest(b, b->samples, out->row_count * SIDES * b->rounds, false));
     TSR_TRY(take_slowest(b, b->copies[1], b->rounds, true));
-    TSR_TRY(tsri_boot_broadcast("sharing the copies' times", TSR_OK, b->copies[0],
+    TSR_TRY(tsri_team_broadcast(tsri_boot_job(), "sharing the copies' times", TSR_OK, b->copies[0],
                                 sizeof(b->copies[0]), 0));
     for (int i = 0; i < out->row_count; i++) {
         tsri_bench_coll_row *row = &out->rows[i];

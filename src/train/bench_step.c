@@ -188,10 +188,10 @@ static tsr_status measure_ceiling(step_bench *b)
 
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*rates), &rates));
     for (int i = 0; i < CEILING_ROUNDS; i++) {
-        TSR_TRY_GOTO(status, tsri_boot_barrier("measuring products"), out);
+        TSR_TRY_GOTO(status, tsri_team_barrier(tsri_boot_job(), "measuring products"), out);
         TSR_TRY_GOTO(status, tsri_bench_matmul_run(&b->square, &rate), out);
         TSR_TRY_GOTO(status,
-                     tsri_boot_all_gather("measuring products", TSR_OK, &rate.wall,
+                     tsri_team_all_gather(tsri_boot_job(), "measuring products", TSR_OK, &rate.wall,
                                           sizeof(rate.wall), rates),
                      out);
         for (int r = 0; r < ranks; r++) {
@@ -306,9 +306,10 @@ static tsr_status average(tsr_world *world, int steps, tsri_bench_step_report *r
 
     take_fields(report, &mine);
     status = tsri_alloc((size_t)ranks, sizeof(*all), &all);
-    TSR_TRY_GOTO(
-        status,
-        tsri_boot_all_gather("comparing the ranks' times", status, &mine, sizeof(mine), all), out);
+    TSR_TRY_GOTO(status,
+                 tsri_team_all_gather(tsri_boot_job(), "comparing the ranks' times", status, &mine,
+                                      sizeof(mine), all),
+                 out);
     for (int r = 0; r < ranks; r++) {
         double one[FIELDS];
 
@@ -368,7 +369,8 @@ static tsr_status make_report(step_bench *b, const tsri_bench_step_options *opti
     out->min_s = b->steps[0]; /* sorted now */
     times[0] = out->step_s;
     times[1] = out->min_s;
-    TSR_TRY(tsri_boot_broadcast("sharing the step's times", TSR_OK, times, sizeof(times), 0));
+    TSR_TRY(tsri_team_broadcast(tsri_boot_job(), "sharing the step's times", TSR_OK, times,
+                                sizeof(times), 0));
     out->step_s = times[0];
     out->min_s = times[1];
     tokens = (double)(o->batch * o->seq);

@@ -65,8 +65,8 @@ static tsr_status probe(comparison *c, double seconds)
     status = keep_cluster(c, &text);
     tsri_text_free(&text);
     if (r->ranks > 1) {
-        status = tsri_boot_broadcast("sharing what was measured", status, r->cluster,
-                                     sizeof(r->cluster), 0);
+        status = tsri_team_broadcast(tsri_boot_job(), "sharing what was measured", status,
+                                     r->cluster, sizeof(r->cluster), 0);
     }
     TSR_TRY(status);
     TSR_TRY(

@@ -183,7 +183,8 @@ static tsr_status exchange(const step_run *c, const void *mine, size_t bytes, vo
         memcpy(all, mine, bytes);
         return TSR_OK;
     }
-    TSR_TRY(tsri_boot_all_gather("comparing the ranks' times", TSR_OK, mine, bytes, all));
+    TSR_TRY(tsri_team_all_gather(tsri_boot_job(), "comparing the ranks' times", TSR_OK, mine, bytes,
+                                 all));
     return TSR_OK;
 }
 

@@ -219,7 +219,8 @@ static tsr_status share_memory(const training *t, size_t *out)
 
     *out = tsri_host_memory_available() / (size_t)local;
     if (size > 1) {
-        TSR_TRY(tsri_boot_broadcast("comparing memory", TSR_OK, out, sizeof(*out), 0));
+        TSR_TRY(
+            tsri_team_broadcast(tsri_boot_job(), "comparing memory", TSR_OK, out, sizeof(*out), 0));
     }
     return TSR_OK;
 }
@@ -277,8 +278,8 @@ static tsr_status share_plan(training *t)
     tsr_status status = tsri_alloc((size_t)size, sizeof(*ranks), &ranks);
 
     if (size > 1) {
-        status =
-            tsri_boot_all_gather("comparing plans", status, &t->planned, sizeof(t->planned), ranks);
+        status = tsri_team_all_gather(tsri_boot_job(), "comparing plans", status, &t->planned,
+                                      sizeof(t->planned), ranks);
     } else if (status == TSR_OK) {
         ranks[0] = t->planned;
     }

@@ -35,8 +35,8 @@ tsr_status tsri_probe(tsr_world *world, const tsri_job_options *job, double seco
     out->machine.memory_bytes =
         (double)tsri_host_memory_available() * out->hosts / out->ranks; /* equal hosts */
     if (out->ranks > 1) {
-        TSR_TRY(tsri_boot_broadcast("sharing what was measured", TSR_OK, &out->machine,
-                                    sizeof(out->machine), 0));
+        TSR_TRY(tsri_team_broadcast(tsri_boot_job(), "sharing what was measured", TSR_OK,
+                                    &out->machine, sizeof(out->machine), 0));
     }
     out->seconds = tsri_now_s() - begin;
     return TSR_OK;

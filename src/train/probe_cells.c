@@ -84,12 +84,14 @@ static tsr_status sample(link_probe *p, const tsri_probe_row *row, int calls, do
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*all), &all));
-    TSR_TRY_GOTO(status, tsri_boot_barrier("measuring links"), out);
+    TSR_TRY_GOTO(status, tsri_team_barrier(tsri_boot_job(), "measuring links"), out);
     mine = tsri_now_s();
     TSR_TRY_GOTO(status, make_calls(p, row, calls), out);
     mine = (tsri_now_s() - mine) / calls;
-    TSR_TRY_GOTO(status, tsri_boot_all_gather("measuring links", TSR_OK, &mine, sizeof(mine), all),
-                 out);
+    TSR_TRY_GOTO(
+        status,
+        tsri_team_all_gather(tsri_boot_job(), "measuring links", TSR_OK, &mine, sizeof(mine), all),
+        out);
     for (int r = 0; r < ranks; r++) {
         mine = all[r] > mine ? all[r] : mine;
     }

@@ -224,7 +224,7 @@ static tsr_status run_step(kernel_probe *p, int64_t step, step_figures *out)
 
     *out = (step_figures){0};
     if (tsr_world_size(p->world) > 1) {
-        TSR_TRY(tsri_boot_barrier("measuring kernels"));
+        TSR_TRY(tsri_team_barrier(tsri_boot_job(), "measuring kernels"));
     }
     tsri_recorder_clear(tsri_comm_device(p->job->comm));
     const double begin = tsri_now_s();
@@ -250,8 +250,8 @@ static tsr_status average(const tsr_world *world, double *values, int count)
     }
     status = tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all);
     TSR_TRY_GOTO(status,
-                 tsri_boot_all_gather("comparing the kernels' times", status, values,
-                                      sizeof(*values) * (size_t)count, all),
+                 tsri_team_all_gather(tsri_boot_job(), "comparing the kernels' times", status,
+                                      values, sizeof(*values) * (size_t)count, all),
                  out);
     memset(values, 0, sizeof(*values) * (size_t)count);
     for (int i = 0; i < ranks * count; i++) {
@@ -276,8 +276,8 @@ static tsr_status take_slowest_host(const tsr_world *world, double *values, int 
     }
     status = tsri_alloc((size_t)ranks * (size_t)count, sizeof(*all), &all);
     TSR_TRY_GOTO(status,
-                 tsri_boot_all_gather("comparing the kernels' times", status, values,
-                                      sizeof(*values) * (size_t)count, all),
+                 tsri_team_all_gather(tsri_boot_job(), "comparing the kernels' times", status,
+                                      values, sizeof(*values) * (size_t)count, all),
                  out);
     memset(values, 0, sizeof(*values) * (size_t)count);
     for (int i = 0; i < ranks * count; i++) { /* rank i / count stands for its host */

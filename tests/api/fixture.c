@@ -31,6 +31,9 @@ static void fill_options(api_fixture *f)
     f->sink = tmpfile();
     f->rank = tsr_test_rank();
     f->size = tsr_test_size();
+    for (int r = 0; r < 8; r++) {
+        f->everyone[r] = r;
+    }
     f->axes[0] = (tsr_mesh_axis){"shard", f->size};
     f->axes[1] = (tsr_mesh_axis){"tp", 1};
     f->names[0] = "shard";

@@ -35,7 +35,7 @@ typedef struct api_fixture {
     size_t bytes;
     tsr_dtype dtype;
     char text[256];
-    int ints[8], zeros[8];
+    int ints[8], zeros[8], everyone[8];
     int64_t longs[TSR_MAX_DIMS], shape[2];
     float floats[API_FLOATS];
     const char *names[1], *op_names[1], *some_names[2];

@@ -135,7 +135,8 @@ static int run_stopping(const tsri_cli *cli, const char *where)
     if (status == TSR_OK && strcmp(where, "work") == 0) {
         (void)fprintf(stderr, "working %d\n", rank);
         stop_here(rank, cli);
-        status = tsri_world_settle(world, tsri_boot_barrier("measuring the weather"));
+        status =
+            tsri_world_settle(world, tsri_team_barrier(tsri_boot_job(), "measuring the weather"));
     }
     if (strcmp(where, "end") == 0) {
         stop_here(rank, cli);

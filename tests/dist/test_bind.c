@@ -24,7 +24,7 @@ static void shares_are_apart(void)
     cpu_set_t mine;
     cpu_set_t all[MAX_RANKS];
 
-    REQUIRE_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
+    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
     REQUIRE(info.size <= MAX_RANKS);
     const int before = tsri_cpu_default_threads(info.local_size);
 
@@ -33,7 +33,7 @@ static void shares_are_apart(void)
     CHECK_OK(tsri_topo_bind(info.local_rank, info.local_size, true, &binding));
     CPU_ZERO(&mine);
     CHECK_EQ(sched_getaffinity(0, sizeof(mine), &mine), 0);
-    CHECK_OK(tsri_boot_all_gather("a test", TSR_OK, &mine, sizeof(mine), all));
+    CHECK_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &mine, sizeof(mine), all));
     const int after = tsri_cpu_default_threads(info.local_size);
 
     /* The share of before, unless whole cores left this rank less. */

@@ -19,16 +19,18 @@ static void test_before_init(void)
 {
     int x = 0;
 
-    CHECK_STATUS(TSR_ERR_STATE, tsri_boot_barrier("a test"));
-    CHECK_STATUS(TSR_ERR_STATE, tsri_boot_broadcast("a test", TSR_OK, &x, sizeof x, 0));
-    CHECK_STATUS(TSR_ERR_STATE, tsri_boot_all_gather("a test", TSR_OK, &x, sizeof x, &x));
+    CHECK_STATUS(TSR_ERR_STATE, tsri_team_barrier(tsri_boot_job(), "a test"));
+    CHECK_STATUS(TSR_ERR_STATE,
+                 tsri_team_broadcast(tsri_boot_job(), "a test", TSR_OK, &x, sizeof x, 0));
+    CHECK_STATUS(TSR_ERR_STATE,
+                 tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &x, sizeof x, &x));
 }
 
 static void test_facts(void)
 {
     tsri_boot_info info = {0};
 
-    REQUIRE_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
+    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
     CHECK_EQ(info.rank, tsr_test_rank());
     CHECK_EQ(info.size, tsr_test_size());
     /* Tests run on one host. */
@@ -49,7 +51,7 @@ static void test_exchanges(void)
     char word[16] = "";
     int root = tsr_test_size() - 1;
 
-    REQUIRE_OK(tsri_boot_all_gather("a test", TSR_OK, mine, sizeof mine, all));
+    REQUIRE_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, mine, sizeof mine, all));
     for (int r = 0; r < tsr_test_size(); r++) {
         CHECK_EQ(all[3 * r], r);
         CHECK_EQ(all[(3 * r) + 1], r * 10);
@@ -58,11 +60,11 @@ static void test_exchanges(void)
     if (tsr_test_rank() == root) {
         (void)strcpy(word, "from the root");
     }
-    CHECK_OK(tsri_boot_broadcast("a test", TSR_OK, word, sizeof word, root));
+    CHECK_OK(tsri_team_broadcast(tsri_boot_job(), "a test", TSR_OK, word, sizeof word, root));
     CHECK_STR(word, "from the root");
-    CHECK_OK(tsri_boot_barrier("a test"));
-    CHECK_STATUS(TSR_ERR_INVALID,
-                 tsri_boot_broadcast("a test", TSR_OK, word, (size_t)1 << 40, root));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_team_broadcast(tsri_boot_job(), "a test", TSR_OK, word,
+                                                      (size_t)1 << 40, root));
 }
 
 static void test_finalize_leaves_the_programs_mpi(void)
@@ -73,9 +75,9 @@ static void test_finalize_leaves_the_programs_mpi(void)
     tsri_boot_finalize();
     REQUIRE(MPI_Finalized(&over) == MPI_SUCCESS);
     CHECK(!over);
-    CHECK_STATUS(TSR_ERR_STATE, tsri_boot_barrier("a test"));
-    CHECK_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_STATUS(TSR_ERR_STATE, tsri_team_barrier(tsri_boot_job(), "a test"));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     tsri_boot_finalize();
 }
 

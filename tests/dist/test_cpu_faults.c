@@ -43,7 +43,7 @@ static bool rig_open(rig *out, const char *transport, double timeout_s)
         ranks[r] = r;
     }
     CHECK(setenv("TSR_CPU_TRANSPORT", transport, 1) == 0);
-    CHECK_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
     CHECK_OK(tsri_backend_find("cpu", &backend));
     CHECK_OK(tsri_device_open(backend,
                               &(tsri_device_options){.world_rank = info.rank,
@@ -114,7 +114,7 @@ static void disagree(const char *transport, bool queued)
     CHECK(status == TSR_ERR_DISAGREE || status == TSR_ERR_REMOTE);
     CHECK(tsri_now_s() - begin < 5);
     tsr_error_clear();
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 
@@ -145,7 +145,7 @@ static void test_failure_reaches_waiters(void)
     CHECK(status == TSR_ERR_DISAGREE || status == TSR_ERR_REMOTE);
     check_says("elements in 1 items");
     tsr_error_clear();
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 
@@ -175,7 +175,7 @@ static void stay_away(const char *transport, bool queued)
         check_says("within 0.5 s");
         tsr_error_clear();
     }
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 
@@ -237,9 +237,9 @@ static void test_timeout_in_ring(void)
         }
         tsr_error_clear();
     }
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     finish(&op);
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 
@@ -274,7 +274,7 @@ static void test_stopped_rank(void)
     (void)snprintf(want, sizeof want, "rank(s) %d did not arrive at all_reduce #2", last);
     check_says(want);
     tsr_error_clear();
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 
@@ -295,7 +295,7 @@ static void test_rank_leaves(void)
         check_says(want);
         tsr_error_clear();
     }
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     if (tsr_test_rank() != last) {
         rig_close(&it);
     }
@@ -329,7 +329,7 @@ static void test_process_ends(void)
         tsr_error_clear();
         peer->pidfd = kept;
     }
-    CHECK_OK(tsri_boot_barrier("a test"));
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     rig_close(&it);
 }
 

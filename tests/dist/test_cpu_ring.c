@@ -60,7 +60,7 @@ static bool rig_open(rig *out)
     for (int r = 0; r < MAX_RANKS; r++) {
         ranks[r] = r;
     }
-    CHECK_OK(tsri_boot_init(NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
     CHECK_OK(tsri_backend_find("cpu", &backend));
     CHECK_OK(tsri_device_open(
         backend,
@@ -193,7 +193,8 @@ static void test_same_bits(void)
         for (int run = 0; run < 4; run++) {
             call(&it, TSRI_ALL_REDUCE, dtypes[d], TSRI_SUM, run % 2 == 0);
             uint64_t hash = tsri_hash(it.out->address, COUNT * tsr_dtype_size(dtypes[d]), 0);
-            CHECK_OK(tsri_boot_all_gather("a test", TSR_OK, &hash, sizeof hash, hashes));
+            CHECK_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &hash, sizeof hash,
+                                          hashes));
             first = run == 0 ? hashes[0] : first;
             for (int r = 0; r < tsr_test_size(); r++) {
                 CHECK(hashes[r] == first);
@@ -298,7 +299,7 @@ static void check_bytes(rig *it, tsri_coll_kind kind, tsr_dtype dtype, bool exac
     size_t mine = sent_large;
     size_t letters = sent_small;
     size_t ledger = tsri_recorder_sent_bytes(it->device, 1);
-    CHECK_OK(tsri_boot_all_gather("a test", TSR_OK, &mine, sizeof mine, each));
+    CHECK_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &mine, sizeof mine, each));
     for (size_t r = 0; r < size; r++) {
         total += each[r];
     }

@@ -149,7 +149,8 @@ static void gathers_run_under_compute(void)
     printf("# rank %d: %d of %d gathers ran under compute\n", tsr_test_rank(), overlapped, gathers);
     /* Two cores serve all ranks and their progress threads, which may come late on one rank or
      * another: a quarter of all gathers must. */
-    REQUIRE_OK(tsri_boot_all_gather("a test", TSR_OK, &overlapped, sizeof(overlapped), all));
+    REQUIRE_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &overlapped,
+                                    sizeof(overlapped), all));
     for (int i = 0; i < tsr_test_size(); i++) {
         sum += all[i];
     }

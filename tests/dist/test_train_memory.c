@@ -316,7 +316,7 @@ static uint64_t hash_weights(tsri_job_options *o)
     for (int i = 0; job != NULL && i < job->param_count; i++) {
         CHECK_OK(hash_param(job, i, &mine));
     }
-    CHECK_OK(tsri_boot_all_gather("a test", TSR_OK, &mine, sizeof(mine), sums));
+    CHECK_OK(tsri_team_all_gather(tsri_boot_job(), "a test", TSR_OK, &mine, sizeof(mine), sums));
     for (int r = 0; r < tsr_test_size(); r++) {
         all += sums[r];
     }

@@ -2,9 +2,9 @@
  * Copyright The Tessera authors */
 /**
  * @file boot.c
- * Process start by MPI: one initialisation, a communicator of our own, nodes by shared memory.
+ * Process start by MPI: one initialisation, and the job as a team.
  *
- * Everything here talks over a duplicate of MPI_COMM_WORLD, so a program's own messages never meet
+ * Everything here talks over duplicates of communicators, so a program's own messages never meet
  * ours. Whoever started MPI ends it: a program that called MPI_Init before us keeps it after us.
  */
 #include "boot_priv.h"
@@ -67,62 +67,6 @@ static tsr_status start_mpi(int *argc, char ***argv)
     return TSR_OK;
 }
 
-/* Nodes are numbered in the order of their first ranks. */
-static void number_nodes(const int *leaders, tsri_boot_info *info)
-{
-    info->node_count = 0;
-    for (int r = 0; r < info->size; r++) {
-        boot.places[r].node = leaders[r] == r ? info->node_count++ : boot.places[leaders[r]].node;
-    }
-    info->node = boot.places[info->rank].node;
-}
-
-static tsr_status find_nodes(tsri_boot_info *info)
-{
-    tsr_status status = TSR_OK;
-    MPI_Comm node = MPI_COMM_NULL;
-    int leader = info->rank;
-    int *leaders = NULL;
-
-    TSR_TRY(tsri_boot_check(
-        MPI_Comm_split_type(boot.world, MPI_COMM_TYPE_SHARED, info->rank, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type"));
-    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_rank(node, &info->local_rank), "MPI_Comm_rank"),
-                 free_node);
-    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_size(node, &info->local_size), "MPI_Comm_size"),
-                 free_node);
-    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast"),
-                 free_node);
-    TSR_TRY_GOTO(status, tsri_alloc((size_t)info->size, sizeof *leaders, &leaders), free_node);
-    TSR_TRY_GOTO(
-        status,
-        tsri_boot_check(MPI_Allgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, boot.world),
-                        "MPI_Allgather"),
-        free_leaders);
-    number_nodes(leaders, info);
-
-free_leaders:
-    tsri_free(&leaders);
-free_node:
-    (void)MPI_Comm_free(&node);
-    return status;
-}
-
-/* Names of hosts, for messages: gathered here, where the guard stands, as all that follows names
- * ranks by them. */
-static tsr_status find_hosts(tsri_boot_info *info)
-{
-    tsri_boot_place mine = {.node = info->node};
-
-    if (gethostname(info->host, sizeof info->host - 1) != 0) {
-        (void)strcpy(info->host, "unknown");
-    }
-    (void)memcpy(mine.host, info->host, sizeof mine.host);
-    return tsri_boot_check(
-        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, boot.places, sizeof mine, MPI_BYTE, boot.world),
-        "MPI_Allgather");
-}
-
 static int usable_cpus(void)
 {
     cpu_set_t set;
@@ -131,54 +75,28 @@ static int usable_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* What every rank keeps for exchanges. */
-static tsr_status make_room(int rank, int size)
+static tsr_status join(int *argc, char ***argv, const MPI_Comm *of, tsri_boot_info *info)
 {
-    TSR_TRY(tsri_alloc((size_t)size, sizeof *boot.places, &boot.places));
-    TSR_TRY(tsri_alloc((size_t)size, sizeof *boot.came, &boot.came));
-    TSR_TRY(tsri_alloc((size_t)(2 * size) + 1, sizeof(MPI_Request), &boot.requests));
-    for (int i = 0; i < 2 * size + 1; i++) {
-        boot.requests[i] = MPI_REQUEST_NULL;
-    }
-    TSR_TRY(tsri_alloc(rank == 0 ? (size_t)size : 1, sizeof *boot.letters, &boot.letters));
-    return TSR_OK;
-}
-
-static void free_room(void)
-{
-    tsri_free(&boot.places);
-    tsri_free(&boot.came);
-    tsri_free(&boot.requests);
-    tsri_free(&boot.letters);
-}
-
-static tsr_status join(int *argc, char ***argv, tsri_boot_info *info)
-{
-    tsr_status status = TSR_OK;
+    MPI_Comm comm = MPI_COMM_NULL;
 
     TSR_TRY(start_mpi(argc, argv));
-    TSR_TRY(tsri_boot_check(MPI_Comm_rank(MPI_COMM_WORLD, &info->rank), "MPI_Comm_rank"));
-    TSR_TRY(tsri_boot_check(MPI_Comm_size(MPI_COMM_WORLD, &info->size), "MPI_Comm_size"));
+    TSR_TRY(
+        tsri_boot_check(MPI_Comm_dup(of != NULL ? *of : MPI_COMM_WORLD, &comm), "MPI_Comm_dup"));
+    TSR_TRY(tsri_boot_check(MPI_Comm_rank(comm, &info->rank), "MPI_Comm_rank"));
+    TSR_TRY(tsri_boot_check(MPI_Comm_size(comm, &info->size), "MPI_Comm_size"));
     tsri_set_rank(info->rank, info->size);
-    TSR_TRY(tsri_boot_check(MPI_Comm_dup(MPI_COMM_WORLD, &boot.world), "MPI_Comm_dup"));
-    TSR_TRY_GOTO(status,
-                 tsri_boot_check(MPI_Comm_set_errhandler(boot.world, MPI_ERRORS_RETURN),
-                                 "MPI_Comm_set_errhandler"),
-                 free_comm);
-    TSR_TRY_GOTO(status, make_room(info->rank, info->size), free_all);
-    TSR_TRY_GOTO(status, find_nodes(info), free_all);
-    TSR_TRY_GOTO(status, find_hosts(info), free_all);
+    TSR_TRY(tsri_team_create(comm, &boot.job));
+    info->local_rank = boot.job->local_rank;
+    info->local_size = boot.job->local_size;
+    info->node = boot.job->places[info->rank].node;
+    info->node_count = boot.job->node_count;
+    (void)memcpy(info->host, boot.job->places[info->rank].host, sizeof info->host);
     info->cpus = usable_cpus();
     return TSR_OK;
-
-free_all:
-    free_room();
-free_comm:
-    (void)MPI_Comm_free(&boot.world);
-    return status;
 }
 
-tsr_status tsri_boot_init(int *argc, char ***argv, double limit_s, tsri_boot_info *out)
+tsr_status tsri_boot_init(int *argc, char ***argv, const void *mpi_comm, double limit_s,
+                          tsri_boot_info *out)
 {
     tsri_boot_info info = {0};
     tsr_status status = TSR_OK;
@@ -199,7 +117,7 @@ tsr_status tsri_boot_init(int *argc, char ***argv, double limit_s, tsri_boot_inf
         TSR_TRY(tsri_boot_watch_start(boot.limit_s, &boot.watch));
     }
     tsri_boot_guard("the start of MPI (do messages reach the other hosts?)");
-    status = join(argc, argv, &info);
+    status = join(argc, argv, mpi_comm, &info);
     tsri_boot_guard_done();
     if (status != TSR_OK) {
         tsri_boot_watch_stop(&boot.watch);
@@ -207,8 +125,6 @@ tsr_status tsri_boot_init(int *argc, char ***argv, double limit_s, tsri_boot_inf
     }
     boot.info = info;
     boot.users = 1;
-    boot.over = false;
-    boot.number = 0;
     *out = info;
     return TSR_OK;
 }
@@ -218,14 +134,9 @@ const tsri_boot_info *tsri_boot_get_info(void)
     return &boot.info;
 }
 
-const char *tsri_boot_host(int rank)
+tsri_team *tsri_boot_job(void)
 {
-    return boot.users == 0 || rank < 0 || rank >= boot.info.size ? "?" : boot.places[rank].host;
-}
-
-int tsri_boot_node(int rank)
-{
-    return boot.users == 0 || rank < 0 || rank >= boot.info.size ? -1 : boot.places[rank].node;
+    return boot.job;
 }
 
 void tsri_boot_guard(const char *what)
@@ -265,8 +176,6 @@ void tsri_boot_abort(int code)
 
 void tsri_boot_finalize(void)
 {
-    int over = 0;
-
     if (boot.users == 0 || --boot.users > 0) {
         return;
     }
@@ -274,15 +183,13 @@ void tsri_boot_finalize(void)
     tsri_boot_take_leave(tsri_error_untold());
     boot.users--;
     tsri_boot_guard("leaving the job");
-    if (MPI_Finalized(&over) == MPI_SUCCESS && !over && !boot.lost) {
-        (void)MPI_Comm_free(&boot.world);
-        if (boot.started_here) {
-            (void)MPI_Finalize();
-        }
+    tsri_team_close(&boot.job);
+    if (boot.started_here && !boot.lost) {
+        (void)MPI_Finalize();
     }
+    tsri_boot_guard_done();
     boot.started_here = false;
     tsri_boot_watch_stop(&boot.watch);
-    free_room();
 }
 
 static const char *first_set(const char *const *names, size_t count)

@@ -4,12 +4,13 @@
  * @file boot.h
  * Process start: join the job, exchange small byte strings, leave or abort. By MPI.
  *
- * Every exchange has a name, the same on all ranks, a time limit, and a place for each rank's own
- * failure: whatever the ranks came to exchange, if one comes with a failure instead, all return it.
- * Ranks that do not come within the limit are named. So a rank that fails alone goes to any
+ * Ranks exchange in teams: the job, or some ranks of it that opened a team of their own. Every
+ * exchange has a name, the same on all ranks of the team, a time limit, and a place for each rank's
+ * own failure: whatever the ranks came to exchange, if one comes with a failure instead, all return
+ * it. Ranks that do not come within the limit are named. So a rank that fails alone goes to any
  * exchange (tsr_world_agree, leaving the job), and no rank waits for another without end.
  *
- * One thread at a time; every function is Collective over the world unless said otherwise and
+ * One thread at a time; every function is Collective over the team unless said otherwise and
  * Blocks. Used by world (comm) and by backends; never on the step's path.
  */
 #pragma once
@@ -33,17 +34,41 @@ typedef struct tsri_boot_info {
     char host[TSRI_HOST_BYTES];
 } tsri_boot_info;
 
+/** Ranks that exchange with each other, numbered from 0. */
+typedef struct tsri_team tsri_team;
+
 /**
- * Initialise MPI with MPI_THREAD_MULTIPLE if nobody has yet. Counted: each success wants its
- * finalize, and the last one ends MPI if it was started here. From now on exchanges wait limit_s
- * (0: TSRI_TIMEOUT_S) for the other ranks.
+ * Initialise MPI with MPI_THREAD_MULTIPLE if nobody has yet. The job is the ranks of *mpi_comm, an
+ * MPI_Comm of the program's, or all where mpi_comm is NULL; a later init finds the job as it is.
+ * Counted: each success wants its finalize, and the last one ends MPI if it was started here. From
+ * now on exchanges wait limit_s (0: TSRI_TIMEOUT_S) for the other ranks.
  */
-tsr_status tsri_boot_init(int *argc, char ***argv, double limit_s, tsri_boot_info *out);
+tsr_status tsri_boot_init(int *argc, char ***argv, const void *mpi_comm, double limit_s,
+                          tsri_boot_info *out);
+/** Local. All ranks of the job. */
+tsri_team *tsri_boot_job(void);
+
+/** Some ranks of a team, which are numbers in it, each once and the same on all of them: rank i of
+ *  the new team is ranks[i]. Collective over these alone; init must have succeeded. */
+tsr_status tsri_team_open(tsri_team *of, const int *ranks, int count, tsri_team **out);
+/** The ranks of a communicator of the program's: mpi_comm points to an MPI_Comm, which stays the
+ *  program's. Collective over these; init must have succeeded. */
+tsr_status tsri_team_adopt(const void *mpi_comm, tsri_team **out);
+/** Local. *team may be NULL, and is not the job. */
+void tsri_team_close(tsri_team **team);
+/** Local. */
+int tsri_team_rank(const tsri_team *team);
+int tsri_team_size(const tsri_team *team);
+/** Local. Name and number (from 0, by first ranks) of a rank's host; "?" and -1: no such rank. */
+const char *tsri_team_host(const tsri_team *team, int rank);
+int tsri_team_node(const tsri_team *team, int rank);
+/** Local. The same process in any team has one id, by which errors know it (tsri_error_teller):
+ *  its number in MPI_COMM_WORLD. */
+int tsri_team_id(const tsri_team *team, int rank);
+/** Local. The MPI_Comm that carries the team's exchanges; borrowed. */
+const void *tsri_team_mpi(const tsri_team *team);
 /** Local. Facts of the job; init must have succeeded. */
 const tsri_boot_info *tsri_boot_get_info(void);
-/** Local. Name and number of rank's host; "?" and -1 if there is no such rank. */
-const char *tsri_boot_host(int rank);
-int tsri_boot_node(int rank);
 
 /**
  * The exchanges. what: "measuring links". mine: this rank's failure so far, which is then every
@@ -53,19 +78,21 @@ int tsri_boot_node(int rank);
  * TSR_ERR_COMM: ranks, which are named, did not come in time; later exchanges fail alike.
  * TSR_ERR_DISAGREE: ranks came to different exchanges.
  */
-/** out [bytes * size]: every rank's in [bytes], by rank. */
-tsr_status tsri_boot_all_gather(const char *what, tsr_status mine, const void *in, size_t bytes,
-                                void *out);
+/** out [bytes * size of the team]: every rank's in [bytes], by rank. */
+tsr_status tsri_team_all_gather(tsri_team *team, const char *what, tsr_status mine, const void *in,
+                                size_t bytes, void *out);
 /** in place, from root. */
-tsr_status tsri_boot_broadcast(const char *what, tsr_status mine, void *data, size_t bytes,
-                               int root);
-tsr_status tsri_boot_barrier(const char *what);
+tsr_status tsri_team_broadcast(tsri_team *team, const char *what, tsr_status mine, void *data,
+                               size_t bytes, int root);
+tsr_status tsri_team_barrier(tsri_team *team, const char *what);
 /** Nothing but the verdict. */
-tsr_status tsri_boot_agree(const char *what, tsr_status mine);
+tsr_status tsri_team_agree(tsri_team *team, const char *what, tsr_status mine);
 /** As agree, waiting limit_s at most. */
-tsr_status tsri_boot_agree_within(const char *what, tsr_status mine, double limit_s);
+tsr_status tsri_team_agree_within(tsri_team *team, const char *what, tsr_status mine,
+                                  double limit_s);
 /** *other_out: the first rank whose hash or bytes are not rank 0's; 0: all are equal. */
-tsr_status tsri_boot_compare(const char *what, uint64_t hash, size_t bytes, int *other_out);
+tsr_status tsri_team_compare(tsri_team *team, const char *what, uint64_t hash, size_t bytes,
+                             int *other_out);
 /** Local. What /proc shows of the job's processes on this host that do not run: "rank 3 (process
  *  77) is stopped" or "". Before and after MPI is up. */
 const char *tsri_boot_look_around(char *text, size_t size);

@@ -28,7 +28,7 @@ typedef struct tsri_boot_letter {
     char text[448];
 } tsri_boot_letter;
 
-/** What became of an exchange, from rank 0 to every rank that came. */
+/** What became of an exchange, from the team's rank 0 to every rank that came. */
 typedef struct tsri_boot_verdict {
     int32_t status; /* TSR_OK, REMOTE, DISAGREE or COMM */
     int32_t first;  /* the rank that tells: that failed, or 0 of what no rank did alone; -1 */
@@ -49,30 +49,41 @@ typedef struct tsri_boot_place {
     int node;
 } tsri_boot_place;
 
-/** The job, seen from this rank. */
-typedef struct tsri_boot {
-    tsri_boot_info info;
-    MPI_Comm world;
-    int users;
-    bool started_here;
-    double limit_s;
-    tsri_boot_watch *watch; /* NULL: a job of one */
+struct tsri_team {
+    MPI_Comm comm;
+    int rank, size;
+    int local_rank, local_size; /* among its ranks on this host */
+    int node_count;
+    int *id; /* [size] */
     tsri_boot_place *places;
 
     uint64_t number; /* exchanges begun */
     bool over;       /* no exchange can succeed any more: gone says why */
-    bool lost;       /* ranks do not answer, so MPI's end would not come either */
+    bool lost;       /* ranks do not answer */
     char gone[512];
-    int teller;                /* of gone */
+    int teller;                /* of gone: an id */
     tsri_boot_letter *letters; /* [size] on rank 0, 1 elsewhere: exchanging allocates nothing */
     tsri_boot_verdict verdict;
     tsri_boot_note note;
     bool *came;            /* [size] */
     MPI_Request *requests; /* [2 * size + 1] */
+};
+
+/** This process's part in the job. */
+typedef struct tsri_boot {
+    tsri_boot_info info;
+    tsri_team *job;
+    int users;
+    bool started_here;
+    bool lost; /* in some team ranks do not answer, so MPI's end would not come either */
+    double limit_s;
+    tsri_boot_watch *watch; /* NULL: a job of one */
 } tsri_boot;
 
 tsri_boot *tsri_boot_self(void);
 tsr_status tsri_boot_check(int code, const char *what);
+/** A team of comm's ranks, which takes comm over, also on failure. Collective over these. */
+tsr_status tsri_team_create(MPI_Comm comm, tsri_team **out);
 /** Leave together. Ranks that wait in something else learn that this one left, and of its failure
  *  mine. */
 void tsri_boot_take_leave(tsr_status mine);

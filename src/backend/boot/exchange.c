@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /**
  * @file exchange.c
- * The one way in which ranks meet outside of a device: letters to rank 0, a verdict from it.
+ * The one way in which ranks of a team meet outside of a device: letters to rank 0, a verdict from
+ * it.
  *
  *   rank r   letter: what this is, my failure if I have one      ->  rank 0
  *   rank 0   waits for all letters, a limited time; compares     ->  verdict to all that came
@@ -52,9 +53,9 @@ enum {
 };
 
 typedef struct exchange {
-    tsri_boot *boot;
+    tsri_team *team;
     tsri_boot_letter mine;
-    tsri_boot_verdict *verdict; /* the boot's: who does not take it may do so later */
+    tsri_boot_verdict *verdict; /* the team's: who does not take it may do so later */
     double limit_s, begin_s;
 } exchange;
 
@@ -112,17 +113,18 @@ static const char *limit_text(const exchange *x, char *text, size_t size)
 /* The ranks whose letters are not here, by name. */
 static void name_absent(exchange *x, const bool *came)
 {
-    const tsri_boot *boot = x->boot;
+    const tsri_team *team = x->team;
     char around[160];
     char end[160];
     char *text = x->verdict->text;
     const size_t size = sizeof(x->verdict->text);
     size_t used = 0;
 
-    for (int r = 1; r < boot->info.size && used + 200 < size; r++) {
+    for (int r = 1; r < team->size && used + 200 < size; r++) {
         if (!came[r]) {
             used += (size_t)snprintf(text + used, size - used, "%srank %d on host %s",
-                                     used > 0 ? ", " : "", r, tsri_boot_host(r));
+                                     used > 0 ? ", " : "", tsri_team_id(x->team, r),
+                                     tsri_team_host(x->team, r));
         }
     }
     used += (size_t)snprintf(text + used, size - used, " %s", limit_text(x, end, sizeof(end)));
@@ -134,10 +136,10 @@ static void name_absent(exchange *x, const bool *came)
 /* The first rank with a failure of its own; ranks that only heard of one do not explain it. */
 static int find_first(const exchange *x, const bool *came)
 {
-    const tsri_boot_letter *letters = x->boot->letters;
+    const tsri_boot_letter *letters = x->team->letters;
     int heard = -1;
 
-    for (int r = 0; r < x->boot->info.size; r++) {
+    for (int r = 0; r < x->team->size; r++) {
         if (!came[r] || letters[r].status == TSR_OK) {
             continue;
         }
@@ -157,8 +159,8 @@ static bool are_alike(const tsri_boot_letter *a, const tsri_boot_letter *b)
 
 static bool all_leave(const exchange *x)
 {
-    for (int r = 0; r < x->boot->info.size; r++) {
-        if (x->boot->letters[r].kind != TO_LEAVE) {
+    for (int r = 0; r < x->team->size; r++) {
+        if (x->team->letters[r].kind != TO_LEAVE) {
             return false;
         }
     }
@@ -167,19 +169,19 @@ static bool all_leave(const exchange *x)
 
 static void judge_failure(exchange *x, int first)
 {
-    const tsri_boot_letter *letter = &x->boot->letters[first];
+    const tsri_boot_letter *letter = &x->team->letters[first];
     tsri_boot_verdict *v = x->verdict;
 
     v->status = TSR_ERR_REMOTE;
     v->first = first;
-    (void)snprintf(v->text, sizeof(v->text), "rank %d on %s failed: %s: %s", first,
-                   tsri_boot_host(first), tsr_status_name((tsr_status)letter->status),
-                   letter->text);
+    (void)snprintf(v->text, sizeof(v->text), "rank %d on %s failed: %s: %s",
+                   tsri_team_id(x->team, first), tsri_team_host(x->team, first),
+                   tsr_status_name((tsr_status)letter->status), letter->text);
 }
 
 static void judge(exchange *x, const bool *came, bool complete)
 {
-    const tsri_boot_letter *letters = x->boot->letters;
+    const tsri_boot_letter *letters = x->team->letters;
     tsri_boot_verdict *v = x->verdict;
     const int first = find_first(x, came);
     int other = 1;
@@ -189,7 +191,7 @@ static void judge(exchange *x, const bool *came, bool complete)
     if (complete && all_leave(x)) {
         return;
     }
-    for (int r = 0; r < x->boot->info.size; r++) {
+    for (int r = 0; r < x->team->size; r++) {
         if (letters[r].kind == TO_LEAVE && complete) {
             v->ends = ENDS_LEFT;
         }
@@ -204,20 +206,21 @@ static void judge(exchange *x, const bool *came, bool complete)
         name_absent(x, came);
         return;
     }
-    while (other < x->boot->info.size && are_alike(&letters[0], &letters[other])) {
+    while (other < x->team->size && are_alike(&letters[0], &letters[other])) {
         other++;
     }
-    if (other < x->boot->info.size) {
+    if (other < x->team->size) {
         v->status = TSR_ERR_DISAGREE;
         v->first = 0;
         (void)snprintf(v->text, sizeof(v->text),
-                       "rank %d on %s came to \"%s\" while rank 0 on %s came to \"%s\"%s", other,
-                       tsri_boot_host(other), letters[other].what, tsri_boot_host(0),
+                       "rank %d on %s came to \"%s\" while rank %d on %s came to \"%s\"%s",
+                       tsri_team_id(x->team, other), tsri_team_host(x->team, other),
+                       letters[other].what, tsri_team_id(x->team, 0), tsri_team_host(x->team, 0),
                        letters[0].what,
                        letters[other].bytes != letters[0].bytes ? ", with another size" : "");
         return;
     }
-    for (int r = x->boot->info.size - 1; r > 0; r--) {
+    for (int r = x->team->size - 1; r > 0; r--) {
         const bool same =
             letters[r].hash == letters[0].hash && letters[r].bytes == letters[0].bytes;
 
@@ -232,9 +235,9 @@ static bool is_asked(exchange *x)
     tsri_boot_note note;
     int there = 0;
 
-    while (MPI_Iprobe(MPI_ANY_SOURCE, TAG_LATE, x->boot->world, &there, &status) == MPI_SUCCESS &&
+    while (MPI_Iprobe(MPI_ANY_SOURCE, TAG_LATE, x->team->comm, &there, &status) == MPI_SUCCESS &&
            there) {
-        if (MPI_Recv(&note, sizeof(note), MPI_BYTE, status.MPI_SOURCE, TAG_LATE, x->boot->world,
+        if (MPI_Recv(&note, sizeof(note), MPI_BYTE, status.MPI_SOURCE, TAG_LATE, x->team->comm,
                      MPI_STATUS_IGNORE) == MPI_SUCCESS &&
             note.number == x->mine.number) {
             x->limit_s = note.limit_s;
@@ -247,7 +250,7 @@ static bool is_asked(exchange *x)
 /* Every letter, or those that came in time. */
 static bool collect(exchange *x, MPI_Request *requests)
 {
-    const int others = x->boot->info.size - 1;
+    const int others = x->team->size - 1;
     int done = 0;
 
     for (;;) {
@@ -267,19 +270,19 @@ static bool collect(exchange *x, MPI_Request *requests)
 
 static tsr_status preside(exchange *x)
 {
-    tsri_boot *boot = x->boot;
-    const int size = boot->info.size;
-    MPI_Request *requests = boot->requests;
-    bool *came = boot->came;
+    tsri_team *team = x->team;
+    const int size = team->size;
+    MPI_Request *requests = team->requests;
+    bool *came = team->came;
     bool complete = false;
 
     for (int r = 0; r < size; r++) {
-        memset(&boot->letters[r], 0, sizeof(boot->letters[r]));
+        memset(&team->letters[r], 0, sizeof(team->letters[r]));
     }
-    boot->letters[0] = x->mine;
+    team->letters[0] = x->mine;
     for (int r = 1; r < size; r++) {
-        TSR_TRY(tsri_boot_check(MPI_Irecv(&boot->letters[r], sizeof(tsri_boot_letter), MPI_BYTE, r,
-                                          TAG_LETTER, boot->world, &requests[r - 1]),
+        TSR_TRY(tsri_boot_check(MPI_Irecv(&team->letters[r], sizeof(tsri_boot_letter), MPI_BYTE, r,
+                                          TAG_LETTER, team->comm, &requests[r - 1]),
                                 "MPI_Irecv"));
     }
     complete = collect(x, requests);
@@ -296,16 +299,17 @@ static tsr_status preside(exchange *x)
     for (int r = 1; r < size; r++) {
         if (came[r]) {
             TSR_TRY(tsri_boot_check(MPI_Isend(x->verdict, sizeof(*x->verdict), MPI_BYTE, r,
-                                              TAG_VERDICT, boot->world, &requests[size - 1 + r]),
+                                              TAG_VERDICT, team->comm, &requests[size - 1 + r]),
                                     "MPI_Isend"));
         }
     }
     /* They wait for it already, so whoever does not take it has stopped since. */
     if (!wait_all(requests + size, size - 1, answer_s)) {
-        boot->over = true;
-        boot->lost = true;
-        boot->teller = 0;
-        (void)snprintf(boot->gone, sizeof(boot->gone), "\"%s\": a rank did not take the answer",
+        team->over = true;
+        team->lost = true;
+        tsri_boot_self()->lost = true;
+        team->teller = tsri_team_id(team, 0);
+        (void)snprintf(team->gone, sizeof(team->gone), "\"%s\": a rank did not take the answer",
                        x->mine.what);
     }
     give_up(requests, size - 1);
@@ -326,33 +330,33 @@ static void miss_rank_0(exchange *x)
     char end[160];
 
     *x->verdict =
-        (tsri_boot_verdict){.status = TSR_ERR_COMM, .first = x->boot->info.rank, .ends = ENDS_LOST};
+        (tsri_boot_verdict){.status = TSR_ERR_COMM, .first = x->team->rank, .ends = ENDS_LOST};
     (void)tsri_boot_look_around(around, sizeof(around));
-    (void)snprintf(x->verdict->text, sizeof(x->verdict->text), "rank 0 on host %s %s%s%s",
-                   tsri_boot_host(0), limit_text(x, end, sizeof(end)),
-                   around[0] != '\0' ? ": " : "", around);
+    (void)snprintf(x->verdict->text, sizeof(x->verdict->text), "rank %d on host %s %s%s%s",
+                   tsri_team_id(x->team, 0), tsri_team_host(x->team, 0),
+                   limit_text(x, end, sizeof(end)), around[0] != '\0' ? ": " : "", around);
 }
 
 static tsr_status attend(exchange *x)
 {
-    tsri_boot *boot = x->boot;
-    MPI_Request *requests = boot->requests;
+    tsri_team *team = x->team;
+    MPI_Request *requests = team->requests;
 
     TSR_TRY(tsri_boot_check(MPI_Irecv(x->verdict, sizeof(*x->verdict), MPI_BYTE, 0, TAG_VERDICT,
-                                      boot->world, &requests[0]),
+                                      team->comm, &requests[0]),
                             "MPI_Irecv"));
-    boot->letters[0] = x->mine;
-    TSR_TRY(tsri_boot_check(MPI_Isend(&boot->letters[0], sizeof(x->mine), MPI_BYTE, 0, TAG_LETTER,
-                                      boot->world, &requests[1]),
+    team->letters[0] = x->mine;
+    TSR_TRY(tsri_boot_check(MPI_Isend(&team->letters[0], sizeof(x->mine), MPI_BYTE, 0, TAG_LETTER,
+                                      team->comm, &requests[1]),
                             "MPI_Isend"));
     if (wait_all(requests, 2, x->limit_s)) {
         return TSR_OK;
     }
-    boot->note = (tsri_boot_note){.number = x->mine.number, .limit_s = x->limit_s};
-    TSR_TRY(tsri_boot_check(MPI_Isend(&boot->note, sizeof(boot->note), MPI_BYTE, 0, TAG_LATE,
-                                      boot->world, &requests[2]),
-                            "MPI_Isend"));
-    if (!wait_all(requests, 2, answer_s + turn_of(boot->info.rank))) {
+    team->note = (tsri_boot_note){.number = x->mine.number, .limit_s = x->limit_s};
+    TSR_TRY(tsri_boot_check(
+        MPI_Isend(&team->note, sizeof(team->note), MPI_BYTE, 0, TAG_LATE, team->comm, &requests[2]),
+        "MPI_Isend"));
+    if (!wait_all(requests, 2, answer_s + turn_of(team->rank))) {
         give_up(requests, 3);
         miss_rank_0(x);
     }
@@ -361,26 +365,27 @@ static tsr_status attend(exchange *x)
 
 /* ---- an exchange ---- */
 
-static tsr_status return_over(const tsri_boot *boot, tsr_status mine)
+static tsr_status return_over(const tsri_team *team, tsr_status mine)
 {
     if (mine == TSR_OK) {
-        mine = TSR_RAISE(TSR_ERR_COMM, "%s", boot->gone);
+        mine = TSR_RAISE(TSR_ERR_COMM, "%s", team->gone);
     }
-    tsri_error_share(boot->teller);
+    tsri_error_share(team->teller);
     return mine;
 }
 
 /* This rank's result of a verdict. */
 static tsr_status conclude(exchange *x, tsr_status mine)
 {
-    tsri_boot *boot = x->boot;
+    tsri_team *team = x->team;
     const tsri_boot_verdict *v = x->verdict;
 
     if (v->ends != ENDS_NOT) {
-        boot->over = true;
-        boot->teller = v->first;
-        boot->lost = v->ends == ENDS_LOST;
-        (void)memcpy(boot->gone, v->text, sizeof(boot->gone));
+        team->over = true;
+        team->teller = tsri_team_id(team, v->first);
+        team->lost = v->ends == ENDS_LOST;
+        tsri_boot_self()->lost = tsri_boot_self()->lost || team->lost;
+        (void)memcpy(team->gone, v->text, sizeof(team->gone));
     }
     if (v->status == TSR_OK) {
         return TSR_OK;
@@ -388,48 +393,48 @@ static tsr_status conclude(exchange *x, tsr_status mine)
     if (mine == TSR_OK) {
         mine = TSR_RAISE((tsr_status)v->status, "%s", v->text);
     }
-    tsri_error_share(v->first);
+    tsri_error_share(tsri_team_id(team, v->first));
     return mine;
 }
 
-static tsr_status need_ready(const tsri_boot *boot)
+static tsr_status need_ready(const tsri_team *team)
 {
-    if (boot->users == 0) {
+    if (team == NULL || tsri_boot_self()->users == 0) {
         return TSR_RAISE(TSR_ERR_STATE, "tsri_boot_init has not run in this process");
     }
     return TSR_OK;
 }
 
 /* Meet under letter, which says what and how; TSR_OK: everybody is here with the same, and fine. */
-static tsr_status meet(exchange *x, exchange_kind kind, const char *what, tsr_status mine,
-                       double limit_s)
+static tsr_status meet(exchange *x, tsri_team *team, exchange_kind kind, const char *what,
+                       tsr_status mine, double limit_s)
 {
-    tsri_boot *boot = tsri_boot_self();
+    const tsri_boot *boot = tsri_boot_self();
     tsr_status status = TSR_OK;
 
-    x->boot = boot;
-    x->verdict = &boot->verdict;
-    TSR_TRY(need_ready(boot));
-    if (boot->info.size == 1) {
+    TSR_TRY(need_ready(team));
+    x->team = team;
+    x->verdict = &team->verdict;
+    if (team->size == 1) {
         return mine;
     }
     if (mine != TSR_OK && kind != TO_LEAVE && tsri_error_teller(mine) >= 0) {
         return mine;
     }
-    if (boot->over) {
-        return return_over(boot, mine);
+    if (team->over) {
+        return return_over(team, mine);
     }
     x->limit_s = limit_s;
     x->begin_s = tsri_now_s();
     x->mine.kind = (int32_t)kind;
     x->mine.status = (int32_t)mine;
-    x->mine.number = ++boot->number;
+    x->mine.number = ++team->number;
     (void)snprintf(x->mine.what, sizeof(x->mine.what), "%s", what);
     if (mine != TSR_OK) {
         (void)snprintf(x->mine.text, sizeof(x->mine.text), "%s", tsr_error_message());
     }
     tsri_boot_watch_arm(boot->watch, what, limit_s - boot->limit_s + answer_s + backstop_s);
-    status = boot->info.rank == 0 ? preside(x) : attend(x);
+    status = team->rank == 0 ? preside(x) : attend(x);
     tsri_boot_watch_disarm(boot->watch);
     if (status != TSR_OK) {
         return mine != TSR_OK ? mine : tsr_error_pass(status, __FILE__, __LINE__, __func__);
@@ -446,19 +451,19 @@ static tsr_status move(const exchange *x, int code, const char *call, MPI_Reques
     if (wait_all(request, 1, x->limit_s)) {
         return TSR_OK;
     }
-    x->boot->over = true;
-    x->boot->lost = true;
-    x->boot->teller = x->boot->info.rank;
+    x->team->over = true;
+    x->team->lost = true;
+    tsri_boot_self()->lost = true;
+    x->team->teller = tsri_team_id(x->team, x->team->rank);
     (void)tsri_boot_look_around(around, sizeof(around));
-    (void)snprintf(x->boot->gone, sizeof(x->boot->gone), "\"%s\" did not end within %g s%s%s",
+    (void)snprintf(x->team->gone, sizeof(x->team->gone), "\"%s\" did not end within %g s%s%s",
                    x->mine.what, x->limit_s, around[0] != '\0' ? ": " : "", around);
-    return return_over(x->boot, TSR_OK);
+    return return_over(x->team, TSR_OK);
 }
 
-tsr_status tsri_boot_all_gather(const char *what, tsr_status mine, const void *in, size_t bytes,
-                                void *out)
+tsr_status tsri_team_all_gather(tsri_team *team, const char *what, tsr_status mine, const void *in,
+                                size_t bytes, void *out)
 {
-    tsri_boot *boot = tsri_boot_self();
     exchange x = {.mine.bytes = bytes};
     MPI_Request request = MPI_REQUEST_NULL;
     int count = 0;
@@ -466,23 +471,22 @@ tsr_status tsri_boot_all_gather(const char *what, tsr_status mine, const void *i
     if (mine == TSR_OK) {
         mine = tsri_to_int((int64_t)bytes, "bytes of an exchange", &count);
     }
-    TSR_TRY(meet(&x, TO_GATHER, what, mine, boot->limit_s));
-    if (boot->info.size == 1) {
+    TSR_TRY(meet(&x, team, TO_GATHER, what, mine, tsri_boot_self()->limit_s));
+    if (team->size == 1) {
         memmove(out, in, bytes);
         return TSR_OK;
     }
     const int code =
-        MPI_Iallgather(in, count, MPI_BYTE, out, count, MPI_BYTE, boot->world, &request);
+        MPI_Iallgather(in, count, MPI_BYTE, out, count, MPI_BYTE, team->comm, &request);
 
     /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): it is waited for in move */
     TSR_TRY(move(&x, code, "MPI_Iallgather", &request));
     return TSR_OK;
 }
 
-tsr_status tsri_boot_broadcast(const char *what, tsr_status mine, void *data, size_t bytes,
-                               int root)
+tsr_status tsri_team_broadcast(tsri_team *team, const char *what, tsr_status mine, void *data,
+                               size_t bytes, int root)
 {
-    tsri_boot *boot = tsri_boot_self();
     exchange x = {.mine.bytes = bytes, .mine.root = root};
     MPI_Request request = MPI_REQUEST_NULL;
     int count = 0;
@@ -490,9 +494,9 @@ tsr_status tsri_boot_broadcast(const char *what, tsr_status mine, void *data, si
     if (mine == TSR_OK) {
         mine = tsri_to_int((int64_t)bytes, "bytes of a broadcast", &count);
     }
-    TSR_TRY(meet(&x, TO_BROADCAST, what, mine, boot->limit_s));
-    if (boot->info.size > 1) {
-        const int code = MPI_Ibcast(data, count, MPI_BYTE, root, boot->world, &request);
+    TSR_TRY(meet(&x, team, TO_BROADCAST, what, mine, tsri_boot_self()->limit_s));
+    if (team->size > 1) {
+        const int code = MPI_Ibcast(data, count, MPI_BYTE, root, team->comm, &request);
 
         /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): it is waited for in move */
         TSR_TRY(move(&x, code, "MPI_Ibcast", &request));
@@ -500,46 +504,48 @@ tsr_status tsri_boot_broadcast(const char *what, tsr_status mine, void *data, si
     return TSR_OK;
 }
 
-tsr_status tsri_boot_barrier(const char *what)
+tsr_status tsri_team_barrier(tsri_team *team, const char *what)
 {
     exchange x = {0};
 
-    TSR_TRY(meet(&x, TO_MEET, what, TSR_OK, tsri_boot_self()->limit_s));
+    TSR_TRY(meet(&x, team, TO_MEET, what, TSR_OK, tsri_boot_self()->limit_s));
     return TSR_OK;
 }
 
-tsr_status tsri_boot_agree_within(const char *what, tsr_status mine, double limit_s)
+tsr_status tsri_team_agree_within(tsri_team *team, const char *what, tsr_status mine,
+                                  double limit_s)
 {
     exchange x = {0};
 
-    TSR_TRY(meet(&x, TO_AGREE, what, mine, limit_s));
+    TSR_TRY(meet(&x, team, TO_AGREE, what, mine, limit_s));
     return TSR_OK;
 }
 
-tsr_status tsri_boot_agree(const char *what, tsr_status mine)
+tsr_status tsri_team_agree(tsri_team *team, const char *what, tsr_status mine)
 {
-    TSR_TRY(tsri_boot_agree_within(what, mine, tsri_boot_self()->limit_s));
+    TSR_TRY(tsri_team_agree_within(team, what, mine, tsri_boot_self()->limit_s));
     return TSR_OK;
 }
 
-tsr_status tsri_boot_compare(const char *what, uint64_t hash, size_t bytes, int *other_out)
+tsr_status tsri_team_compare(tsri_team *team, const char *what, uint64_t hash, size_t bytes,
+                             int *other_out)
 {
     exchange x = {.mine.hash = hash, .mine.bytes = bytes};
 
-    TSR_TRY(meet(&x, TO_COMPARE, what, TSR_OK, tsri_boot_self()->limit_s));
+    TSR_TRY(meet(&x, team, TO_COMPARE, what, TSR_OK, tsri_boot_self()->limit_s));
     *other_out = x.verdict->other;
     return TSR_OK;
 }
 
 void tsri_boot_take_leave(tsr_status mine)
 {
-    tsri_boot *boot = tsri_boot_self();
-    const bool was_over = boot->over;
+    tsri_team *team = tsri_boot_self()->job;
+    const bool was_over = team->over;
     exchange x = {0};
 
     tsri_error_hold();
-    if (meet(&x, TO_LEAVE, "the end of the job", mine, boot->limit_s) != TSR_OK) {
-        if (boot->lost && !was_over) {
+    if (meet(&x, team, TO_LEAVE, "the end of the job", mine, tsri_boot_self()->limit_s) != TSR_OK) {
+        if (team->lost && !was_over) {
             tsr_error_print(stderr);
             tsri_boot_abort(1);
         }

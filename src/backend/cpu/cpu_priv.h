@@ -217,6 +217,7 @@ struct tsri_cpu_stream {
 struct tsri_cpu_device {
     tsr_device head;
     int rank, world;
+    struct tsri_team *team; /* borrowed */
     double spin_s;
     size_t cache_bytes; /* this rank's share of the last-level cache */
     size_t mpi_bytes;

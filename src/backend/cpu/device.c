@@ -59,6 +59,11 @@ static tsr_status pick_kernels(const tsri_kernel_table **out)
     return TSR_OK;
 }
 
+static tsri_team *team_of(const tsri_device_options *options)
+{
+    return options->team != NULL ? options->team : tsri_boot_job();
+}
+
 static tsr_status check_options(const tsri_device_options *options)
 {
     if (options->world_size < 1 || options->world_rank < 0 ||
@@ -68,11 +73,13 @@ static tsr_status check_options(const tsri_device_options *options)
                          options->world_rank, options->world_size, options->threads,
                          options->timeout_s);
     }
-    const tsri_boot_info *info = tsri_boot_get_info();
-    if (options->world_size > 1 &&
-        (info->size != options->world_size || info->rank != options->world_rank)) {
+    const tsri_team *team = team_of(options);
+    if (options->world_size > 1 && (team == NULL || tsri_team_size(team) != options->world_size ||
+                                    tsri_team_rank(team) != options->world_rank)) {
         return TSR_RAISE(TSR_ERR_STATE, "rank %d of %d, but this process is rank %d of %d",
-                         options->world_rank, options->world_size, info->rank, info->size);
+                         options->world_rank, options->world_size,
+                         team == NULL ? 0 : tsri_team_rank(team),
+                         team == NULL ? 1 : tsri_team_size(team));
     }
     return TSR_OK;
 }
@@ -99,6 +106,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
         options->threads > 0 ? options->threads : tsri_cpu_default_threads(local);
     device->head.timeout_s = options->timeout_s > 0 ? options->timeout_s : DEFAULT_TIMEOUT_S;
     device->rank = options->world_rank;
+    device->team = team_of(options);
     device->world = options->world_size;
     device->spin_s = local > cores_of_ranks() ? 0 : TSRI_CPU_SPIN_S;
     device->cache_bytes = tsri_cpu_cache_share(local);

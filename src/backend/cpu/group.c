@@ -127,7 +127,7 @@ static tsr_status compare(const tsri_cpu_device *device, const char *what, const
     if (status == TSR_OK) {
         status = tsri_alloc((size_t)device->world, sizeof *all, &all);
     }
-    status = tsri_boot_all_gather(what, status, mine, sizeof *mine, all);
+    status = tsri_team_all_gather(device->team, what, status, mine, sizeof *mine, all);
     if (status == TSR_OK && all != NULL) {
         status = compare_openings(device, mine, all, ranks, size);
     }
@@ -159,14 +159,14 @@ static tsr_status settle(tsri_cpu_device *cpu, const char *what, tsri_cpu_group 
                          const opening *mine, tsr_status status, const int *ranks, int size)
 {
     if (cpu->world > 1) {
-        status = tsri_boot_agree(what, compare(cpu, what, mine, status, ranks, size));
+        status = tsri_team_agree(cpu->team, what, compare(cpu, what, mine, status, ranks, size));
     }
     if (status != TSR_OK || group == NULL) {
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
     clear_cell(cpu, group->cell);
     if (cpu->world > 1) {
-        TSR_TRY(tsri_boot_agree(what, group->shared ? TSR_OK : open_wire(group)));
+        TSR_TRY(tsri_team_agree(cpu->team, what, group->shared ? TSR_OK : open_wire(group)));
     }
     return TSR_OK;
 }

@@ -145,8 +145,8 @@ static tsr_status meet(tsri_cpu_device *device, const hello *all)
         }
     }
     TSR_TRY_GOTO(status,
-                 tsri_boot_all_gather("mapping the memory of the host's ranks", status, &reached,
-                                      sizeof reached, everywhere),
+                 tsri_team_all_gather(device->team, "mapping the memory of the host's ranks",
+                                      status, &reached, sizeof reached, everywhere),
                  out);
     for (int r = 0; r < device->world && everywhere != NULL; r++) {
         device->peer[r].node = all[r].node;
@@ -192,14 +192,14 @@ static void fill_self(tsri_cpu_device *device)
     self->pid = getpid();
 }
 
-static tsr_status exchange(tsri_cpu_device *device, const char *asked, const tsri_boot_info *info)
+static tsr_status exchange(tsri_cpu_device *device, const char *asked)
 {
     hello *all = NULL;
-    hello mine = {.node = info->node, .pid = getpid()};
+    hello mine = {.node = tsri_team_node(device->team, device->rank), .pid = getpid()};
 
     tsr_status status = transport(asked, &mine.wants_mpi);
     if (status == TSR_OK) {
-        status = make_segments(device, info->local_size);
+        status = make_segments(device, tsri_boot_get_info()->local_size);
     }
     if (status == TSR_OK) {
         status = tsri_alloc((size_t)device->world, sizeof *all, &all);
@@ -208,8 +208,10 @@ static tsr_status exchange(tsri_cpu_device *device, const char *asked, const tsr
     mine.heap_fd = device->heap.fd;
     mine.heap_bytes = device->heap.bytes;
     mine.nonce = device->control == NULL ? 0 : device->control->nonce;
-    TSR_TRY_GOTO(status, tsri_boot_all_gather("opening a device", status, &mine, sizeof mine, all),
-                 free_all);
+    TSR_TRY_GOTO(
+        status,
+        tsri_team_all_gather(device->team, "opening a device", status, &mine, sizeof mine, all),
+        free_all);
     fill_self(device);
     if (all != NULL) {
         TSR_TRY_GOTO(status, meet(device, all), free_all);
@@ -228,7 +230,7 @@ tsr_status tsri_cpu_peers_open(tsri_cpu_device *device, const char *asked)
         device->peer[r].pidfd = -1;
     }
     if (device->world > 1) {
-        return exchange(device, asked, tsri_boot_get_info());
+        return exchange(device, asked);
     }
     TSR_TRY(transport(asked, &wants_mpi));
     TSR_TRY(make_segments(device, 1));

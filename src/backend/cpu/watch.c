@@ -35,6 +35,7 @@ static tsr_status late(const tsri_cpu_op *op)
     const char *host = "?";
     size_t at = 0;
     const tsri_cpu_group *group = op->group;
+    const tsri_team *team = ((const tsri_cpu_device *)group->head.device)->team;
     double limit = group->head.device->timeout_s;
 
     (void)what(op, call, sizeof call);
@@ -43,7 +44,7 @@ static tsr_status late(const tsri_cpu_op *op)
         if (group->shared ? absent(group, m) : tsri_cpu_mpi_absent(op, m)) {
             int wrote = snprintf(names + at, sizeof names - at, "%s%d", at == 0 ? "" : ", ",
                                  group->ranks[m]);
-            host = at == 0 ? tsri_boot_host(group->ranks[m]) : host;
+            host = at == 0 ? tsri_team_host(team, group->ranks[m]) : host;
             at += wrote > 0 ? (size_t)wrote : 0;
         }
     }

@@ -14,6 +14,8 @@
  */
 #include "backend/cpu/wire_priv.h"
 
+#include "backend/boot/boot.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -59,18 +61,20 @@ tsr_status tsri_cpu_mpi_open(tsri_cpu_group *group)
     MPI_Group world = MPI_GROUP_NULL;
     MPI_Group members = MPI_GROUP_NULL;
 
+    const MPI_Comm *of = tsri_team_mpi(((tsri_cpu_device *)group->head.device)->team);
+
     TSR_TRY(allocate(group));
     MPI_Comm *comm = &group->mpi->comm;
-    TSR_TRY(tsri_cpu_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
+    TSR_TRY(tsri_cpu_mpi_check(MPI_Comm_group(*of, &world), "MPI_Comm_group"));
     TSR_TRY_GOTO(status,
                  tsri_cpu_mpi_check(MPI_Group_incl(world, group->head.size, group->ranks, &members),
                                     "MPI_Group_incl"),
                  free_world);
-    TSR_TRY_GOTO(status,
-                 tsri_cpu_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, members,
-                                                          MPI_TAG_BASE + group->cell, comm),
-                                    "MPI_Comm_create_group"),
-                 free_members);
+    TSR_TRY_GOTO(
+        status,
+        tsri_cpu_mpi_check(MPI_Comm_create_group(*of, members, MPI_TAG_BASE + group->cell, comm),
+                           "MPI_Comm_create_group"),
+        free_members);
     TSR_TRY_GOTO(status,
                  tsri_cpu_mpi_check(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN),
                                     "MPI_Comm_set_errhandler"),

@@ -2,9 +2,10 @@
  * Copyright The Tessera authors */
 /**
  * @file comm.h
- * A mesh brought to life: device, streams, one communicator per axis and stream, step memory.
+ * A mesh brought to life: device, streams, communicators per set of axes and stream, step memory.
  *
- * Axis groups are created once and eagerly; none communicates for an axis of size 1. With
+ * Groups over every set of axes are opened with the comm, and those that the units of a model need
+ * when it is materialised; none communicates for an axis of size 1. With
  * TSR_LOG=info in the environment each rank says how long each group took.
  *
  * Threads: one thread at a time per comm.

@@ -4,7 +4,7 @@
  * @file comm.c
  * A mesh on a device: opened in steps, each agreed on by all ranks before the next begins.
  *
- * Order of opening: device, recorder, streams, arena, axis groups on the compute stream. Closing
+ * Order of opening: device, recorder, streams, arena, groups on the compute stream. Closing
  * goes backwards, after every stream has finished, because work in flight uses the groups.
  */
 #include "comm_priv.h"
@@ -89,19 +89,6 @@ static tsr_status open_local(tsr_comm *comm, const tsr_comm_options *options)
     return TSR_OK;
 }
 
-static tsr_status open_axis_groups(tsr_comm *comm)
-{
-    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
-        tsr_group *group = NULL;
-
-        if (tsr_mesh_axis_size(comm->mesh, axis) == 1) {
-            continue;
-        }
-        TSR_TRY(tsri_comm_group(comm, 1U << axis, TSRI_STREAM_COMPUTE, &group));
-    }
-    return TSR_OK;
-}
-
 static void close_device(tsr_comm *comm)
 {
     for (int kind = 0; kind < TSRI_STREAM_COUNT; kind++) {
@@ -168,7 +155,10 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
                  tsri_world_agree(world, "opening streams",
                                   open_local(comm, options != NULL ? options : &defaults)),
                  fail);
-    TSR_TRY_GOTO(status, tsri_world_agree(world, "opening groups", open_axis_groups(comm)), fail);
+    TSR_TRY_GOTO(status,
+                 tsri_world_agree(world, "opening groups",
+                                  tsri_comm_open_sets(comm, comm->data_mask, TSRI_STREAM_COMPUTE)),
+                 fail);
     *out = comm;
     return TSR_OK;
 

@@ -17,13 +17,20 @@ tsr_stream *tsri_comm_stream(const tsr_comm *comm, tsri_stream_kind kind);
 tsri_arena *tsri_comm_arena(const tsr_comm *comm);
 
 /**
- * The group over the axes of axis_mask (flattened row-major) whose calls go to stream kind. Axis
- * groups on the compute stream exist from the start; others are created at the first request.
- * Collective over the world at that first request (all ranks ask for the same masks in the same
- * order). Borrowed from the comm. A mask without axes of size > 1 gives a group of one.
+ * Local. The group over the axes of axis_mask (flattened row-major) whose calls go to stream kind;
+ * borrowed from the comm. A mask without axes of size > 1 gives a group of one. TSR_ERR_STATE: it
+ * is not open. All sets of axes are open on the compute stream (see comm_group.c for many axes).
  */
 tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
                            tsr_group **out);
+
+/** The same, opened if it is not open. Collective over the comm: all ranks ask for the same masks
+ *  in the same order. Not in a step. */
+tsr_status tsri_comm_open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
+                                tsr_group **out);
+
+/** Open the groups over all sets of the axes of mask. Collective over the comm. */
+tsr_status tsri_comm_open_sets(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind);
 
 /** In place sum (or max) over the axes of axis_mask of n elements at (buffer, offset), on the
  *  compute stream. */

@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /**
  * @file comm_group.c
- * Groups over any set of mesh axes, opened once per set and stream.
+ * Groups over any set of mesh axes, opened once per set and stream, before they are needed: what
+ * some ranks alone come to need in a step is there, and costs no set-up time in it.
  *
  * A set is known by its axes of size > 1 alone, so that asking for "shard" and for "shard+tp" with
  * tp of size 1 gives one group and one row in the ledger. How long each took is in the log at level
@@ -13,7 +14,8 @@
 #include <string.h>
 
 enum {
-    NAME_BYTES = TSR_MESH_MAX_AXES * TSR_MESH_NAME_BYTES
+    NAME_BYTES = TSR_MESH_MAX_AXES * TSR_MESH_NAME_BYTES,
+    MOST_SETS_OF = 5 /* axes, all sets of which get a group */
 };
 
 static unsigned used_axes(const tsr_comm *comm, unsigned axis_mask)
@@ -60,17 +62,23 @@ static tsr_status open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kin
     return TSR_OK;
 }
 
-tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
-                           tsr_group **out)
+static tsr_status check_mask(const tsr_comm *comm, unsigned axis_mask)
+{
+    if (axis_mask >> tsr_mesh_axis_count(comm->mesh) != 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "axis mask 0x%x, the mesh has %d axes", axis_mask,
+                         tsr_mesh_axis_count(comm->mesh));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_comm_open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
+                                tsr_group **out)
 {
     tsr_status status = TSR_OK;
     unsigned used = used_axes(comm, axis_mask);
     int *ranks = NULL;
 
-    if (axis_mask >> tsr_mesh_axis_count(comm->mesh) != 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "axis mask 0x%x, the mesh has %d axes", axis_mask,
-                         tsr_mesh_axis_count(comm->mesh));
-    }
+    TSR_TRY(check_mask(comm, axis_mask));
     *out = find(comm, used, kind);
     if (*out != NULL) {
         return TSR_OK;
@@ -82,6 +90,43 @@ tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind 
 free_ranks:
     tsri_free(&ranks);
     return status;
+}
+
+tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,
+                           tsr_group **out)
+{
+    char name[NAME_BYTES];
+
+    TSR_TRY(check_mask(comm, axis_mask));
+    *out = find(comm, used_axes(comm, axis_mask), kind);
+    if (*out == NULL) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "no group over \"%s\" is open on stream %s: groups are opened with the "
+                         "comm (of each set of its axes, where at most %d have more than one rank, "
+                         "else of each axis and of all) and with a model, not in a step",
+                         tsri_comm_mask_name(comm, axis_mask, name, sizeof(name)),
+                         tsri_stream_name(kind), MOST_SETS_OF);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_comm_open_sets(tsr_comm *comm, unsigned of, tsri_stream_kind kind)
+{
+    const unsigned used = used_axes(comm, of);
+    tsr_group *group = NULL;
+    int count = 0;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
+        count += (int)(used >> axis & 1U);
+    }
+    for (unsigned mask = 0; mask <= used; mask++) {
+        const bool single = (mask & (mask - 1U)) == 0 || mask == used;
+
+        if ((mask & ~used) == 0 && (single || count <= MOST_SETS_OF)) {
+            TSR_TRY(tsri_comm_open_group(comm, mask, kind, &group));
+        }
+    }
+    return TSR_OK;
 }
 
 void tsri_comm_groups_close(tsr_comm *comm)

@@ -280,8 +280,8 @@ void tsri_unit_drop_sums(unit *u);
 /* sum_place.c: see there. */
 tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout *arrives,
                                tsr_layout *sum_out, tsr_dtype *dtype_out);
-/** Open the groups over several axes that carry no data, which operations of a unit may come to
- * need on ranks that run it alone. Those of one axis are open. */
+/** Open the groups over axes that carry no data on the stream that reduces what is Partial there.
+ */
 tsr_status tsri_unit_open_axes(const unit *u);
 /** Before the unit's first reduction: let all ranks place its sums alike. */
 tsr_status tsri_unit_settle_sums(unit *u);

@@ -375,7 +375,6 @@ static tsr_status reduce_partial_mask(const unit *u, const tsri_mem *wire, unsig
         if (p->partial_mask != mask || !tsri_unit_trains(p)) {
             continue;
         }
-        /* Opening is collective over the world: also where this rank's interval holds nothing. */
         TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
         tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
                        p->shard_offset + p->chunk, &begin, &end);

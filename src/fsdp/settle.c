@@ -68,22 +68,22 @@ static tsr_status open_groups(unit *u)
     tsr_comm *comm = u->comm;
     const int k = u->options.reshard_group;
 
-    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_GATHER, &u->gather_group));
-    TSR_TRY(tsri_comm_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
+    TSR_TRY(tsri_comm_open_group(comm, u->mask[3], TSRI_STREAM_GATHER, &u->gather_group));
+    TSR_TRY(tsri_comm_open_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
     for (int level = 1; level <= 2; level++) {
         if (u->mask[level] != 0) {
-            TSR_TRY(tsri_comm_group(comm, u->mask[level], TSRI_STREAM_REPLICATE,
-                                    &u->flat_gather[level]));
-            TSR_TRY(tsri_comm_group(comm, u->mask[level],
-                                    level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
-                                    &u->flat_reduce[level]));
+            TSR_TRY(tsri_comm_open_group(comm, u->mask[level], TSRI_STREAM_REPLICATE,
+                                         &u->flat_gather[level]));
+            TSR_TRY(tsri_comm_open_group(comm, u->mask[level],
+                                         level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
+                                         &u->flat_reduce[level]));
         }
     }
     if (u->mask[0] != 0) {
-        TSR_TRY(tsri_comm_group(comm, u->mask[0], TSRI_STREAM_REPLICATE, &u->replicate_group));
+        TSR_TRY(tsri_comm_open_group(comm, u->mask[0], TSRI_STREAM_REPLICATE, &u->replicate_group));
     }
     if (k > 0) {
-        TSR_TRY(tsri_comm_group(comm, kept_mask(u, k), TSRI_STREAM_GATHER, &u->kept_group));
+        TSR_TRY(tsri_comm_open_group(comm, kept_mask(u, k), TSRI_STREAM_GATHER, &u->kept_group));
     }
     return TSR_OK;
 }

@@ -163,13 +163,6 @@ free_masks:
 
 tsr_status tsri_unit_open_axes(const unit *u)
 {
-    const unsigned others = other_axes(u);
-    tsr_group *group = NULL;
-
-    for (unsigned mask = 1; mask <= others; mask++) {
-        if ((mask & ~others) == 0 && (mask & (mask - 1)) != 0) {
-            TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_COMPUTE, &group));
-        }
-    }
+    TSR_TRY(tsri_comm_open_sets(u->comm, other_axes(u), TSRI_STREAM_REPLICATE));
     return TSR_OK;
 }

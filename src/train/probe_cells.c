@@ -175,7 +175,7 @@ static tsr_status measure_masks(link_probe *p, tsri_probe_row *rows, int *row_co
         tsri_probe_row like = {.mask = plan->masks[m]};
 
         (void)tsri_comm_mask_name(p->comm, like.mask, like.axes, sizeof(like.axes));
-        TSR_TRY(tsri_comm_group(p->comm, like.mask, p->stream->kind, &p->group));
+        TSR_TRY(tsri_comm_open_group(p->comm, like.mask, p->stream->kind, &p->group));
         like.ranks = p->group->size;
         for (int k = 0; k < plan->kind_count && k < TSRI_PROBE_KINDS; k++) {
             like.kind = kinds[k];

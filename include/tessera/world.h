@@ -20,15 +20,26 @@ TSR_BEGIN_DECLS
 
 typedef struct tsr_world tsr_world;
 
+/** How ranks are numbered. Meshes are row-major over numbers, so it says who is near to whom. */
+typedef enum tsr_rank_order {
+    /** Default: host by host, in the order of the hosts' first ranks; in a host by NUMA node and
+     *  processor where the launcher has bound ranks, else in the launcher's order. So the last axes
+     *  of a mesh are nearest however the launcher dealt ranks out. */
+    TSR_RANKS_BY_HOST = 0,
+    TSR_RANKS_AS_LAUNCHED /**< As MPI_COMM_WORLD has them. */
+} tsr_rank_order;
+
 /** Zero-initialise for defaults. */
 typedef struct tsr_world_options {
-    const char *backend; /**< "auto" (default), "cpu" or "sim". */
-    int threads;         /**< Threads per rank; 0: cores / local ranks, at least 1. */
-    double timeout_s;    /**< Longest wait for another rank, at least 0; 0: 600. */
-    int sim_rank;        /**< sim: the rank to be. */
-    int sim_size;        /**< sim: the number of ranks; 0: 1. */
+    const char *backend;       /**< "auto" (default), "cpu" or "sim". */
+    int threads;               /**< Threads per rank; 0: cores / local ranks, at least 1. */
+    double timeout_s;          /**< Longest wait for another rank, at least 0; 0: 600. */
+    int sim_rank;              /**< sim: the rank to be. */
+    int sim_size;              /**< sim: the number of ranks; 0: 1. */
+    tsr_rank_order rank_order; /**< The first world of a process settles it. */
     /** Points to an MPI_Comm of the program's, whose ranks the world has instead of all that the
-     *  launcher started; it stays the program's, which may free it after the call. NULL: all. */
+     *  launcher started, in its order; it stays the program's, which may free it after the call.
+     *  NULL: all. */
     const void *mpi_comm;
 } tsr_world_options;
 

@@ -127,6 +127,11 @@ static void show_start(void *context, const tsri_train_start *start)
     if (start->mesh_reason[0] != '\0') {
         (void)fprintf(d->to, "mesh auto: %s\n", start->mesh_reason);
     }
+    if (start->renumbered) {
+        (void)fprintf(d->to,
+                      "ranks: numbered host by host and by NUMA node, which the launcher has "
+                      "not done (run.rank_order=launcher keeps its numbers)\n");
+    }
     if (start->binding[0] != '\0') {
         (void)fprintf(d->to, "%s\n", start->binding);
     }

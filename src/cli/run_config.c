@@ -15,6 +15,8 @@ int tsri_cli_run_config(const tsri_cli *cli, tsri_config *config, tsr_status loa
         options.backend = config->run.backend == 1 ? "cpu" : "auto";
         options.threads = (int)config->run.threads;
         options.timeout_s = config->run.timeout_s;
+        options.rank_order =
+            config->run.rank_order == 1 ? TSR_RANKS_AS_LAUNCHED : TSR_RANKS_BY_HOST;
     }
     TSR_TRY_GOTO(status, tsr_world_open(NULL, NULL, &options, &world), finish);
     TSR_TRY_GOTO(status, work(cli, world, config, loaded), close_world);

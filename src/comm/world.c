@@ -49,6 +49,12 @@ static tsr_status check_options(const tsr_world_options *opt)
         return TSR_RAISE(TSR_ERR_INVALID, "%d threads per rank, wants 0 (default) or more",
                          opt->threads);
     }
+    if (opt->rank_order != TSR_RANKS_BY_HOST && opt->rank_order != TSR_RANKS_AS_LAUNCHED) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "rank order %d, wants TSR_RANKS_BY_HOST (%d) or "
+                         "TSR_RANKS_AS_LAUNCHED (%d)",
+                         (int)opt->rank_order, (int)TSR_RANKS_BY_HOST, (int)TSR_RANKS_AS_LAUNCHED);
+    }
     if (!(opt->timeout_s >= 0.0) || isinf(opt->timeout_s)) {
         return TSR_RAISE(TSR_ERR_INVALID, "timeout of %g s, wants 0 (default) or more",
                          opt->timeout_s);
@@ -139,7 +145,12 @@ static tsr_status open_real(int *argc, char ***argv, const char *backend,
     tsri_team *own = NULL;
     tsr_world *world = NULL;
 
-    TSR_TRY(tsri_boot_init(argc, argv, opt->mpi_comm, opt->timeout_s, &info));
+    TSR_TRY(tsri_boot_init(
+        argc, argv,
+        &(tsri_boot_options){.mpi_comm = opt->mpi_comm,
+                             .launcher_order = opt->rank_order == TSR_RANKS_AS_LAUNCHED,
+                             .limit_s = opt->timeout_s},
+        &info));
     if (opt->mpi_comm != NULL && !first) {
         TSR_TRY_GOTO(status, tsri_team_adopt(opt->mpi_comm, &own), leave);
     }
@@ -254,7 +265,7 @@ static tsr_status split_real(const tsr_world *of, const int *ranks, int count, t
     tsr_world *world = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_boot_init(NULL, NULL, NULL, of->timeout_s, &info));
+    TSR_TRY(tsri_boot_init(NULL, NULL, &(tsri_boot_options){.limit_s = of->timeout_s}, &info));
     TSR_TRY_GOTO(status, tsri_team_open(of->team, ranks, count, &team), leave);
     TSR_TRY_GOTO(status, create_real(team, of->timeout_s, &world), close_team);
     world->backend = of->backend;

@@ -84,8 +84,9 @@ typedef struct tsri_config {
     } log;
     struct {
         char *dir;
-        int backend; /* auto, cpu */
-        int bind;    /* auto, none */
+        int backend;    /* auto, cpu */
+        int bind;       /* auto, none */
+        int rank_order; /* host, launcher */
         double timeout_s;
         int64_t threads;
         bool probe;    /* with more than one rank */

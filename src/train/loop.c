@@ -372,6 +372,7 @@ static void tell_start(const training *t)
         .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
         .weights = t->config->model_notice,
         .mesh_reason = t->config->mesh_reason,
+        .renumbered = tsri_boot_get_info()->renumbered,
         .binding = t->binding.text,
         .links = links,
         .links_s = t->links.seconds,

@@ -22,6 +22,7 @@ typedef struct tsri_train_start {
     int data_files;
     const char *weights;     /* files that they were read from, and how; "": drawn */
     const char *mesh_reason; /* of a mesh that was chosen; else "" */
+    bool renumbered;         /* host by host, where the launcher did not */
     const char *binding;     /* of ranks to cores; "": was not asked for */
     const char *links;       /* along the axes, as measured; "": they were not */
     double links_s;          /* that measuring took */

@@ -34,7 +34,15 @@ static tsr_status add_axis(tsri_mesh_text *mesh, const char *name, int size)
 tsr_status tsri_mesh_auto(const tsri_mesh_facts *facts, tsri_mesh_text *out, char *reason,
                           size_t size)
 {
-    const int hosts = facts->hosts > 0 ? facts->hosts : 1;
+    const int hosts = facts->hosts;
+
+    if (hosts == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "mesh auto wants hosts with equal numbers of ranks, numbered host by host "
+                         "(run.rank_order=host): start as many on each, or say the mesh, such as "
+                         "mesh=shard=%d",
+                         facts->ranks);
+    }
     const int local = facts->ranks / hosts;
     const int tp = facts->tp > 0 ? facts->tp : 1;
     size_t used = 0;
@@ -50,11 +58,7 @@ tsr_status tsri_mesh_auto(const tsri_mesh_facts *facts, tsri_mesh_text *out, cha
     if (tp > 1) {
         TSR_TRY(add_axis(out, "tp", tp));
     }
-    if (facts->hosts == 0) {
-        used = (size_t)snprintf(reason, size,
-                                "all ranks on shard: hosts have unequal numbers of ranks, or ranks "
-                                "are not numbered host by host");
-    } else if (hosts > 1) {
+    if (hosts > 1) {
         used = (size_t)snprintf(reason, size,
                                 "replicate over the %d hosts, shard over the %d ranks of each: "
                                 "gathers stay inside a host",

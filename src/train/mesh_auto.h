@@ -23,6 +23,7 @@ typedef struct tsri_mesh_facts {
  * numbers of ranks, or ranks are not numbered host by host. */
 int tsri_mesh_hosts(const int *node_of, int ranks);
 
-/** Choose axes and say why. TSR_ERR_INVALID: tp does not divide the ranks of a host. */
+/** Choose axes and say why. TSR_ERR_INVALID: tp does not divide the ranks of a host; or hosts are
+ *  unequal. */
 tsr_status tsri_mesh_auto(const tsri_mesh_facts *facts, tsri_mesh_text *out, char *reason,
                           size_t size);

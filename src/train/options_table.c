@@ -482,6 +482,16 @@ static const tsri_option table[] = {
      .choices = "auto, none",
      .help = "auto: each rank is bound to whole cores of its own and the memory near them, where\n"
              "there are enough and the launcher has not bound it. none: the system decides."},
+    {.path = "run.rank_order",
+     .type = TSRI_OPTION_CHOICE,
+     .offset = AT(run.rank_order),
+     .fallback = "host",
+     .choices = "host, launcher",
+     .help =
+         "host: ranks are numbered host by host, and in a host by NUMA node and processor, so "
+         "that\n"
+         "the last axes of the mesh are nearest however the launcher dealt ranks out. launcher:\n"
+         "its numbers."},
     {.path = "run.threads",
      .type = TSRI_OPTION_INT,
      .offset = AT(run.threads),

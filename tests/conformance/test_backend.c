@@ -49,7 +49,7 @@ static tsr_status rig_open(const char *name, rig *r)
     tsri_boot_info info = {0};
     const tsri_recorder_options recorder = {.ledger = true, .race_check = true};
     memset(r, 0, sizeof(*r));
-    TSR_TRY(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    TSR_TRY(tsri_boot_init(NULL, NULL, NULL, &info));
     r->rank = info.rank;
     r->size = info.size;
     const tsri_device_options options = {
@@ -492,7 +492,7 @@ static void check_table(const char *name)
 static void over_backends(void (*check)(const char *name))
 {
     tsri_boot_info info;
-    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     check("sim");
     check("cpu");
 }

@@ -24,7 +24,7 @@ static void shares_are_apart(void)
     cpu_set_t mine;
     cpu_set_t all[MAX_RANKS];
 
-    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     REQUIRE(info.size <= MAX_RANKS);
     const int before = tsri_cpu_default_threads(info.local_size);
 

@@ -30,7 +30,7 @@ static void test_facts(void)
 {
     tsri_boot_info info = {0};
 
-    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     CHECK_EQ(info.rank, tsr_test_rank());
     CHECK_EQ(info.size, tsr_test_size());
     /* Tests run on one host. */
@@ -76,7 +76,7 @@ static void test_finalize_leaves_the_programs_mpi(void)
     REQUIRE(MPI_Finalized(&over) == MPI_SUCCESS);
     CHECK(!over);
     CHECK_STATUS(TSR_ERR_STATE, tsri_team_barrier(tsri_boot_job(), "a test"));
-    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     CHECK_OK(tsri_team_barrier(tsri_boot_job(), "a test"));
     tsri_boot_finalize();
 }

@@ -43,7 +43,7 @@ static bool rig_open(rig *out, const char *transport, double timeout_s)
         ranks[r] = r;
     }
     CHECK(setenv("TSR_CPU_TRANSPORT", transport, 1) == 0);
-    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     CHECK_OK(tsri_backend_find("cpu", &backend));
     CHECK_OK(tsri_device_open(backend,
                               &(tsri_device_options){.world_rank = info.rank,

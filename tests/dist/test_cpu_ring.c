@@ -60,7 +60,7 @@ static bool rig_open(rig *out)
     for (int r = 0; r < MAX_RANKS; r++) {
         ranks[r] = r;
     }
-    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, 0.0, &info));
+    CHECK_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     CHECK_OK(tsri_backend_find("cpu", &backend));
     CHECK_OK(tsri_device_open(
         backend,

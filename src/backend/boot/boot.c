@@ -75,17 +75,38 @@ static int usable_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
-static tsr_status join(int *argc, char ***argv, const MPI_Comm *of, tsri_boot_info *info)
+/* The job's ranks, in the order of their numbers. */
+static tsr_status make_comm(const tsri_boot_options *options, bool *renumbered_out, MPI_Comm *out)
+{
+    const MPI_Comm *of = options->mpi_comm;
+    tsr_status status = TSR_OK;
+    MPI_Comm comm = MPI_COMM_NULL;
+
+    TSR_TRY(
+        tsri_boot_check(MPI_Comm_dup(of != NULL ? *of : MPI_COMM_WORLD, &comm), "MPI_Comm_dup"));
+    if (of == NULL && !options->launcher_order) {
+        TSR_TRY_GOTO(status, tsri_boot_number(&comm, renumbered_out), free_comm);
+    }
+    *out = comm;
+    return TSR_OK;
+
+free_comm:
+    (void)MPI_Comm_free(&comm);
+    return status;
+}
+
+static tsr_status join(int *argc, char ***argv, const tsri_boot_options *options,
+                       tsri_boot_info *info)
 {
     MPI_Comm comm = MPI_COMM_NULL;
 
     TSR_TRY(start_mpi(argc, argv));
-    TSR_TRY(
-        tsri_boot_check(MPI_Comm_dup(of != NULL ? *of : MPI_COMM_WORLD, &comm), "MPI_Comm_dup"));
+    TSR_TRY(make_comm(options, &info->renumbered, &comm));
     TSR_TRY(tsri_boot_check(MPI_Comm_rank(comm, &info->rank), "MPI_Comm_rank"));
     TSR_TRY(tsri_boot_check(MPI_Comm_size(comm, &info->size), "MPI_Comm_size"));
     tsri_set_rank(info->rank, info->size);
     TSR_TRY(tsri_team_create(comm, &boot.job));
+    TSR_TRY(tsri_boot_check(MPI_Comm_rank(MPI_COMM_WORLD, &info->launcher_rank), "MPI_Comm_rank"));
     info->local_rank = boot.job->local_rank;
     info->local_size = boot.job->local_size;
     info->node = boot.job->places[info->rank].node;
@@ -95,15 +116,17 @@ static tsr_status join(int *argc, char ***argv, const MPI_Comm *of, tsri_boot_in
     return TSR_OK;
 }
 
-tsr_status tsri_boot_init(int *argc, char ***argv, const void *mpi_comm, double limit_s,
+tsr_status tsri_boot_init(int *argc, char ***argv, const tsri_boot_options *options,
                           tsri_boot_info *out)
 {
+    static const tsri_boot_options defaults = {0};
+    const tsri_boot_options *opt = options != NULL ? options : &defaults;
     tsri_boot_info info = {0};
     tsr_status status = TSR_OK;
     int rank = 0;
     int size = 1;
 
-    boot.limit_s = limit_s > 0.0 ? limit_s : TSRI_TIMEOUT_S;
+    boot.limit_s = opt->limit_s > 0.0 ? opt->limit_s : TSRI_TIMEOUT_S;
     tsri_boot_watch_limit(boot.watch, boot.limit_s);
     if (boot.users > 0) {
         boot.users++;
@@ -117,7 +140,7 @@ tsr_status tsri_boot_init(int *argc, char ***argv, const void *mpi_comm, double 
         TSR_TRY(tsri_boot_watch_start(boot.limit_s, &boot.watch));
     }
     tsri_boot_guard("the start of MPI (do messages reach the other hosts?)");
-    status = join(argc, argv, mpi_comm, &info);
+    status = join(argc, argv, opt, &info);
     tsri_boot_guard_done();
     if (status != TSR_OK) {
         tsri_boot_watch_stop(&boot.watch);

@@ -31,19 +31,29 @@ typedef struct tsri_boot_info {
     int local_rank, local_size; /* among the ranks on this host (shared memory) */
     int node, node_count;       /* index of this host in order of first rank */
     int cpus;                   /* processors that this rank could use when it joined */
+    int launcher_rank;          /* this rank's number in MPI_COMM_WORLD */
+    bool renumbered;            /* some rank's number is not the launcher's */
     char host[TSRI_HOST_BYTES];
 } tsri_boot_info;
 
 /** Ranks that exchange with each other, numbered from 0. */
 typedef struct tsri_team tsri_team;
 
+/** Zero-initialise for defaults. */
+typedef struct tsri_boot_options {
+    const void *mpi_comm; /* an MPI_Comm of the program's, whose ranks are the job, in its order */
+    bool launcher_order;  /* ranks are numbered as the launcher did, not host by host */
+    double limit_s;       /* how long exchanges wait for other ranks; 0: TSRI_TIMEOUT_S */
+} tsri_boot_options;
+
 /**
- * Initialise MPI with MPI_THREAD_MULTIPLE if nobody has yet. The job is the ranks of *mpi_comm, an
- * MPI_Comm of the program's, or all where mpi_comm is NULL; a later init finds the job as it is.
- * Counted: each success wants its finalize, and the last one ends MPI if it was started here. From
- * now on exchanges wait limit_s (0: TSRI_TIMEOUT_S) for the other ranks.
+ * Initialise MPI with MPI_THREAD_MULTIPLE if nobody has yet, and join the job: all ranks that the
+ * launcher started, numbered host by host in the order of its first ranks, and in a host by NUMA
+ * node and processor where the launcher has bound them, else in its order. A later init finds the
+ * job as it is, but for the limit. Counted: each success wants its finalize, and the last one ends
+ * MPI if it was started here. options: NULL for defaults.
  */
-tsr_status tsri_boot_init(int *argc, char ***argv, const void *mpi_comm, double limit_s,
+tsr_status tsri_boot_init(int *argc, char ***argv, const tsri_boot_options *options,
                           tsri_boot_info *out);
 /** Local. All ranks of the job. */
 tsri_team *tsri_boot_job(void);
@@ -62,8 +72,8 @@ int tsri_team_size(const tsri_team *team);
 /** Local. Name and number (from 0, by first ranks) of a rank's host; "?" and -1: no such rank. */
 const char *tsri_team_host(const tsri_team *team, int rank);
 int tsri_team_node(const tsri_team *team, int rank);
-/** Local. The same process in any team has one id, by which errors know it (tsri_error_teller):
- *  its number in MPI_COMM_WORLD. */
+/** Local. Number in the job of the team's rank, by which messages name it and errors know it
+ *  (tsri_error_teller). */
 int tsri_team_id(const tsri_team *team, int rank);
 /** Local. The MPI_Comm that carries the team's exchanges; borrowed. */
 const void *tsri_team_mpi(const tsri_team *team);

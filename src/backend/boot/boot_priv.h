@@ -82,6 +82,9 @@ typedef struct tsri_boot {
 
 tsri_boot *tsri_boot_self(void);
 tsr_status tsri_boot_check(int code, const char *what);
+/** numbers.c: comm's ranks in another order, host by host, which replaces *comm where it differs.
+ *  Collective over these. */
+tsr_status tsri_boot_number(MPI_Comm *comm, bool *changed_out);
 /** A team of comm's ranks, which takes comm over, also on failure. Collective over these. */
 tsr_status tsri_team_create(MPI_Comm comm, tsri_team **out);
 /** Leave together. Ranks that wait in something else learn that this one left, and of its failure

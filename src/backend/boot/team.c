@@ -38,8 +38,10 @@ static void destroy(tsri_team *team)
     tsri_free(&team);
 }
 
+/* Numbers in the job; of ranks that are not in it, and while there is none, those in the team. */
 static tsr_status find_ids(tsri_team *team)
 {
+    const tsri_team *job = tsri_boot_job();
     tsr_status status = TSR_OK;
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Group mine = MPI_GROUP_NULL;
@@ -48,8 +50,12 @@ static tsr_status find_ids(tsri_team *team)
     TSR_TRY(tsri_alloc((size_t)team->size, sizeof *ranks, &ranks));
     for (int i = 0; i < team->size; i++) {
         ranks[i] = i;
+        team->id[i] = i;
     }
-    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group"),
+    if (job == NULL) {
+        goto free_ranks;
+    }
+    TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_group(job->comm, &all), "MPI_Comm_group"),
                  free_ranks);
     TSR_TRY_GOTO(status, tsri_boot_check(MPI_Comm_group(team->comm, &mine), "MPI_Comm_group"),
                  free_all);
@@ -57,6 +63,9 @@ static tsr_status find_ids(tsri_team *team)
                  tsri_boot_check(MPI_Group_translate_ranks(mine, team->size, ranks, all, team->id),
                                  "MPI_Group_translate_ranks"),
                  free_mine);
+    for (int i = 0; i < team->size; i++) {
+        team->id[i] = team->id[i] == MPI_UNDEFINED ? i : team->id[i];
+    }
 
 free_mine:
     (void)MPI_Group_free(&mine);

@@ -147,6 +147,7 @@ hit() {
     done
     took=$(since "$begin")
     faults=
+    [ -n "$(alive)" ] || wait $runner # which writes the status
     # A run that is not ended by what was done to it takes its own time.
     case $signal.$whom in STOP.starter | STOP.keeper) [ $tries -ge 190 ] || took=0 ;; esac
     check_hit

@@ -81,6 +81,18 @@ static tsr_status make_unit(tsri_job *job, tsr_module *module)
     return TSR_OK;
 }
 
+/* Embedding and head, so that the root, which is gathered for the whole pass, holds a norm alone;
+ * not where one is the other: a tied weight is the root's. */
+static tsr_status make_end_units(tsri_job *job)
+{
+    static const char *const ends[] = {"embed", "head"};
+
+    for (int i = 0; i < 2 && tsr_module_find(job->model, "head") != NULL; i++) {
+        TSR_TRY(make_unit(job, tsr_module_find(job->model, ends[i])));
+    }
+    return TSR_OK;
+}
+
 static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
@@ -97,6 +109,9 @@ static tsr_status apply_fsdp(tsri_job *job)
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
         TSR_TRY(make_unit(job, tsri_model_layer(&o->model, job->model, i)));
+    }
+    if (!o->one_unit) {
+        TSR_TRY(make_end_units(job));
     }
     TSR_TRY(make_unit(job, job->model));
     return TSR_OK;

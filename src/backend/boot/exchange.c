@@ -104,30 +104,23 @@ static void give_up(MPI_Request *requests, int count)
 
 /* ---- rank 0: the verdict ---- */
 
-static const char *limit_text(const exchange *x, char *text, size_t size)
-{
-    (void)snprintf(text, size, "did not come to \"%s\" within %g s", x->mine.what, x->limit_s);
-    return text;
-}
-
-/* The ranks whose letters are not here, by name. */
-static void name_absent(exchange *x, const bool *came)
+/* The ranks that are not in came, by name, into text, which ends with what they did. */
+static void name_missing(const exchange *x, const bool *came, const char *did, char *text,
+                         size_t size)
 {
     const tsri_team *team = x->team;
     char around[160];
-    char end[160];
-    char *text = x->verdict->text;
-    const size_t size = sizeof(x->verdict->text);
     size_t used = 0;
 
     for (int r = 1; r < team->size && used + 200 < size; r++) {
         if (!came[r]) {
             used += (size_t)snprintf(text + used, size - used, "%srank %d on host %s",
-                                     used > 0 ? ", " : "", tsri_team_id(x->team, r),
-                                     tsri_team_host(x->team, r));
+                                     used > 0 ? ", " : "", tsri_team_id(team, r),
+                                     tsri_team_host(team, r));
         }
     }
-    used += (size_t)snprintf(text + used, size - used, " %s", limit_text(x, end, sizeof(end)));
+    used += (size_t)snprintf(text + used, size - used, " did not %s \"%s\" within %g s", did,
+                             x->mine.what, x->limit_s);
     if (tsri_boot_look_around(around, sizeof(around))[0] != '\0' && used < size) {
         (void)snprintf(text + used, size - used, ": %s", around);
     }
@@ -203,7 +196,7 @@ static void judge(exchange *x, const bool *came, bool complete)
     if (!complete) {
         v->status = TSR_ERR_COMM;
         v->first = 0;
-        name_absent(x, came);
+        name_missing(x, came, "come to", v->text, sizeof(v->text));
         return;
     }
     while (other < x->team->size && are_alike(&letters[0], &letters[other])) {
@@ -268,6 +261,29 @@ static bool collect(exchange *x, MPI_Request *requests)
     }
 }
 
+/* The verdict's messages end. Ranks wait for it already, so who does not take it has stopped since.
+ */
+static void hand_out(const exchange *x, MPI_Request *requests)
+{
+    tsri_team *team = x->team;
+    const double left_s = x->limit_s - (tsri_now_s() - x->begin_s);
+
+    if (wait_all(requests, team->size - 1, left_s > answer_s ? left_s : answer_s)) {
+        return;
+    }
+    for (int r = 1; r < team->size; r++) {
+        int there = 1;
+
+        (void)MPI_Test(&requests[r - 1], &there, MPI_STATUS_IGNORE);
+        team->came[r] = there != 0;
+    }
+    team->over = true;
+    team->lost = true;
+    tsri_boot_self()->lost = true;
+    team->teller = tsri_team_id(team, 0);
+    name_missing(x, team->came, "take the answer to", team->gone, sizeof(team->gone));
+}
+
 static tsr_status preside(exchange *x)
 {
     tsri_team *team = x->team;
@@ -303,15 +319,7 @@ static tsr_status preside(exchange *x)
                                     "MPI_Isend"));
         }
     }
-    /* They wait for it already, so whoever does not take it has stopped since. */
-    if (!wait_all(requests + size, size - 1, answer_s)) {
-        team->over = true;
-        team->lost = true;
-        tsri_boot_self()->lost = true;
-        team->teller = tsri_team_id(team, 0);
-        (void)snprintf(team->gone, sizeof(team->gone), "\"%s\": a rank did not take the answer",
-                       x->mine.what);
-    }
+    hand_out(x, requests + size);
     give_up(requests, size - 1);
     return TSR_OK;
 }
@@ -327,14 +335,14 @@ static double turn_of(int rank)
 static void miss_rank_0(exchange *x)
 {
     char around[160];
-    char end[160];
 
     *x->verdict =
         (tsri_boot_verdict){.status = TSR_ERR_COMM, .first = x->team->rank, .ends = ENDS_LOST};
     (void)tsri_boot_look_around(around, sizeof(around));
-    (void)snprintf(x->verdict->text, sizeof(x->verdict->text), "rank %d on host %s %s%s%s",
-                   tsri_team_id(x->team, 0), tsri_team_host(x->team, 0),
-                   limit_text(x, end, sizeof(end)), around[0] != '\0' ? ": " : "", around);
+    (void)snprintf(x->verdict->text, sizeof(x->verdict->text),
+                   "rank %d on host %s did not come to \"%s\" within %g s%s%s",
+                   tsri_team_id(x->team, 0), tsri_team_host(x->team, 0), x->mine.what, x->limit_s,
+                   around[0] != '\0' ? ": " : "", around);
 }
 
 static tsr_status attend(exchange *x)

@@ -12,7 +12,7 @@
 
 enum {
     LAYERS = 6,
-    MAX_UNITS = LAYERS + 1,
+    MAX_UNITS = LAYERS + 3,
     MAX_MICRO = 2
 };
 

@@ -26,8 +26,15 @@ typedef enum tsr_level {
     TSR_LEVEL_PARAMS = 4     /**< 3: and parameters. */
 } tsr_level;
 
+/**
+ * In place of an axis's name: which one it is becomes known with the axes that carry data, in
+ * tsr_module_materialize. An axis that is named itself is not meant.
+ */
+#define TSR_AXIS_INNER  "*inner"  /**< "shard" if it carries data, else the last axis that does. */
+#define TSR_AXIS_OTHERS "*others" /**< All other axes that carry data. */
+
 typedef struct tsr_axis_level {
-    const char *axis;
+    const char *axis; /**< Name, TSR_AXIS_INNER or TSR_AXIS_OTHERS. */
     tsr_level level;
 } tsr_axis_level;
 
@@ -83,7 +90,8 @@ typedef struct tsr_fsdp_options {
  * Fill options->levels for a preset: "ddp", "zero1", "zero2", "fsdp", "hsdp" or "hfsdp". Local.
  *
  * hsdp and hfsdp take the axis "shard" (or the last data axis) as level 3 and the other data axes
- * as level 0 (hsdp) or 1 (hfsdp).
+ * as level 0 (hsdp) or 1 (hfsdp). Written are TSR_AXIS_INNER and TSR_AXIS_OTHERS, so tsr_tp_apply,
+ * after which an axis carries no data, may come before or after.
  *
  * @retval TSR_ERR_INVALID  unknown preset; the message names the nearest.
  */

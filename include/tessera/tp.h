@@ -51,7 +51,8 @@ typedef struct tsr_tp_rule {
 
 /**
  * Apply rules[count] to the modules under @p model on the axis called @p axis, which then carries
- * no data. Local; arguments are logically collective.
+ * no data. Before tsr_module_materialize; before or after units are made. Local; arguments are
+ * logically collective.
  *
  * @retval TSR_ERR_INVALID    no such axis; a pattern that matches nothing (the message names the
  *                            nearest path); a module without parameters; two rules for one thing.

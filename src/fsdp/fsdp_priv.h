@@ -76,7 +76,8 @@ struct unit {
     tsr_comm *comm;
     engine *engine;                     /* from materialize on; shared */
     tsr_fsdp_options options;           /* without the lists, which are used up */
-    tsr_level level[TSR_MESH_MAX_AXES]; /* by mesh axis; DEFAULT: not named */
+    tsr_level level[TSR_MESH_MAX_AXES]; /* by mesh axis; DEFAULT: not named, or carries no data */
+    tsr_level inner_level, other_level; /* of data axes that are not named; DEFAULT: not said */
     unit_param *params;
     int param_count;
     tsri_coll_item *items;     /* scratch, param_count */

@@ -71,8 +71,11 @@ static bool unknown_axis(legal_case *c)
     char text[96];
 
     for (int i = 0; i < TSR_MESH_MAX_AXES && c->options->levels[i].axis != NULL; i++) {
-        if (tsr_mesh_axis_find(mesh, c->options->levels[i].axis) < 0) {
-            return found(c, "no axis \"%s\" in mesh %s", c->options->levels[i].axis,
+        const char *axis = c->options->levels[i].axis;
+
+        if (strcmp(axis, TSR_AXIS_INNER) != 0 && strcmp(axis, TSR_AXIS_OTHERS) != 0 &&
+            tsr_mesh_axis_find(mesh, axis) < 0) {
+            return found(c, "no axis \"%s\" in mesh %s", axis,
                          tsr_mesh_format(mesh, text, sizeof(text)));
         }
     }
@@ -242,18 +245,6 @@ static bool level_without_data(legal_case *c)
     return false;
 }
 
-static bool shards_params(const unit *u, int axis)
-{
-    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-
-    if ((tsri_comm_data_mask(u->comm) >> axis & 1u) == 0) {
-        return false;
-    }
-    return u->level[axis] == TSR_LEVEL_PARAMS ||
-           (u->level[axis] == TSR_LEVEL_DEFAULT &&
-            strcmp(tsr_mesh_axis_name(mesh, axis), "shard") == 0);
-}
-
 static bool bad_group(legal_case *c)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(c->unit->comm);
@@ -264,7 +255,8 @@ static bool bad_group(legal_case *c)
     bool fits = k == 0;
 
     for (int axis = tsr_mesh_axis_count(mesh) - 1; axis >= 0; axis--) {
-        const int size = shards_params(c->unit, axis) ? tsr_mesh_axis_size(mesh, axis) : 1;
+        const int size =
+            c->unit->level[axis] == TSR_LEVEL_PARAMS ? tsr_mesh_axis_size(mesh, axis) : 1;
 
         if (size > 1 && within > 1) {
             fits = fits || k == within;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* Presets: one level for each data axis. */
+/* Presets: a level for the inner data axis, and one for the others. Which axes these are depends on
+ * what else the mesh is used for, and is settled with the units (settle.c). */
 #include "fsdp_priv.h"
 
 #include "base/base.h"
@@ -9,7 +10,7 @@
 
 typedef struct preset {
     const char *name;
-    tsr_level inner, outer; /* of the shard axis; of the other data axes */
+    tsr_level inner, outer;
 } preset;
 
 static const preset presets[] = {
@@ -32,31 +33,11 @@ static const preset *find_preset(const char *name)
     return NULL;
 }
 
-/* The axis called "shard" if it carries data, else the last data axis. */
-static int inner_axis(const tsr_comm *comm)
-{
-    const tsr_mesh *mesh = tsr_comm_mesh(comm);
-    const unsigned data = tsri_comm_data_mask(comm);
-    const int named = tsr_mesh_axis_find(mesh, "shard");
-    int axis = tsr_mesh_axis_count(mesh) - 1;
-
-    if (named >= 0 && (data >> named & 1u) != 0) {
-        return named;
-    }
-    while (axis >= 0 && (data >> axis & 1u) == 0) {
-        axis--;
-    }
-    return axis;
-}
-
 tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *name, tsr_fsdp_options *options)
 {
     TSRI_WANT_AS("comm, preset, options", comm, name, options);
 
-    const tsr_mesh *mesh = tsr_comm_mesh(comm);
     const preset *p = find_preset(name);
-    const int inner = inner_axis(comm);
-    int count = 0;
 
     if (p == NULL) {
         const char *names[PRESET_COUNT];
@@ -71,12 +52,8 @@ tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *name, tsr_fsdp_opti
                          near != NULL ? "; the nearest is " : "", near != NULL ? near : "");
     }
     memset(options->levels, 0, sizeof(options->levels));
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((tsri_comm_data_mask(comm) >> axis & 1u) != 0) {
-            options->levels[count++] = (tsr_axis_level){tsr_mesh_axis_name(mesh, axis),
-                                                        axis == inner ? p->inner : p->outer};
-        }
-    }
+    options->levels[0] = (tsr_axis_level){TSR_AXIS_INNER, p->inner};
+    options->levels[1] = (tsr_axis_level){TSR_AXIS_OTHERS, p->outer};
     return TSR_OK;
 }
 

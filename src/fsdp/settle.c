@@ -13,27 +13,54 @@ enum {
     ALIGN = 16 /* elements: 64 bytes of f32 */
 };
 
+/* The axis called "shard" if it carries data, else the last data axis; -1: none. */
+static int inner_axis(const tsr_mesh *mesh, unsigned data)
+{
+    const int named = tsr_mesh_axis_find(mesh, "shard");
+    int axis = tsr_mesh_axis_count(mesh) - 1;
+
+    if (named >= 0 && (data >> named & 1u) != 0) {
+        return named;
+    }
+    while (axis >= 0 && (data >> axis & 1u) == 0) {
+        axis--;
+    }
+    return axis;
+}
+
+/* A level for each data axis that is not named. */
+static void complete_levels(unit *u)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    const unsigned data = tsri_comm_data_mask(u->comm);
+    const int inner = inner_axis(mesh, data);
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        if ((data >> axis & 1u) == 0 || u->level[axis] != TSR_LEVEL_DEFAULT) {
+            continue;
+        }
+        u->level[axis] = axis == inner ? u->inner_level : u->other_level;
+        if (u->level[axis] == TSR_LEVEL_DEFAULT) {
+            u->level[axis] = strcmp(tsr_mesh_axis_name(mesh, axis), "shard") == 0
+                                 ? TSR_LEVEL_PARAMS
+                                 : TSR_LEVEL_REPLICATE;
+        }
+    }
+}
+
 /* Masks, sizes and this rank's index of each level's axes. */
 static tsr_status settle_levels(unit *u)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    const unsigned data = tsri_comm_data_mask(u->comm);
     int *ranks = NULL;
     tsr_status status = TSR_OK;
 
+    complete_levels(u);
     TSR_TRY(tsri_legal_check_unit(u));
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        const bool is_data = (data >> axis & 1u) != 0;
-        tsr_level level = u->level[axis];
-
-        if (level == TSR_LEVEL_DEFAULT) {
-            level = strcmp(tsr_mesh_axis_name(mesh, axis), "shard") == 0 ? TSR_LEVEL_PARAMS
-                                                                         : TSR_LEVEL_REPLICATE;
+        if (u->level[axis] != TSR_LEVEL_DEFAULT && tsr_mesh_axis_size(mesh, axis) > 1) {
+            u->mask[u->level[axis] - TSR_LEVEL_REPLICATE] |= 1u << axis;
         }
-        if (is_data && tsr_mesh_axis_size(mesh, axis) > 1) {
-            u->mask[level - TSR_LEVEL_REPLICATE] |= 1u << axis;
-        }
-        u->level[axis] = is_data ? level : TSR_LEVEL_DEFAULT;
     }
     TSR_TRY(tsri_alloc((size_t)tsr_mesh_cell_count(mesh), sizeof(int), &ranks));
     for (int level = 0; level < 4 && status == TSR_OK; level++) {

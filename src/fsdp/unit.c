@@ -117,7 +117,13 @@ static void read_levels(unit *u, const tsr_fsdp_options *options)
     for (int i = 0; i < TSR_MESH_MAX_AXES && options->levels[i].axis != NULL; i++) {
         const tsr_axis_level *l = &options->levels[i];
 
-        u->level[tsr_mesh_axis_find(tsr_comm_mesh(u->comm), l->axis)] = l->level;
+        if (strcmp(l->axis, TSR_AXIS_INNER) == 0) {
+            u->inner_level = l->level;
+        } else if (strcmp(l->axis, TSR_AXIS_OTHERS) == 0) {
+            u->other_level = l->level;
+        } else {
+            u->level[tsr_mesh_axis_find(tsr_comm_mesh(u->comm), l->axis)] = l->level;
+        }
     }
 }
 

@@ -69,7 +69,7 @@ TSR_CHECKED tsr_status tsr_dtensor_read(tsr_dtensor *tensor, void *host);
  * Collective over the groups of the axes that change; @p to is logically collective.
  *
  * @param out  A new dtensor (or @p tensor with one more owner if nothing changes).
- * @retval TSR_ERR_PLACEMENT  to Partial from anything but Partial on that axis.
+ * @retval TSR_ERR_PLACEMENT  to Partial from anything but Partial on that axis, whatever its size.
  */
 TSR_CHECKED tsr_status tsr_dtensor_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                                                 tsr_dtensor **out);

@@ -103,7 +103,8 @@ TSR_CHECKED tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, 
 TSR_CHECKED tsr_status tsr_op_cross_entropy(tsr_tape *tape, tsr_dtensor *logits,
                                             tsr_dtensor *labels, tsr_dtensor **out);
 
-/** x in another layout, differentiable by the dual rule. Collective over the axes that change. */
+/** x in another layout, differentiable by the dual rule. Collective over the axes that change.
+ *  TSR_ERR_PLACEMENT to Partial from anything but Partial. */
 TSR_CHECKED tsr_status tsr_op_redistribute(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *layout,
                                            tsr_dtensor **out);
 

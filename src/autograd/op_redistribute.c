@@ -24,6 +24,7 @@ tsr_status tsr_op_redistribute(tsr_tape *tape, tsr_dtensor *x, const tsr_layout 
                          tsr_layout_format(&x->layout, from, sizeof(from)),
                          tsr_layout_format(layout, to, sizeof(to)));
     }
+    TSR_TRY(tsri_dtensor_check_partial(x, layout));
     if (tsr_layout_equal(&x->layout, layout)) {
         *out = x;
         return TSR_OK;

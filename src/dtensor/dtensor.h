@@ -84,9 +84,14 @@ const void *tsri_in(tsri_call *call, const tsr_dtensor *tensor);
 void *tsri_out(tsri_call *call, tsr_dtensor *tensor);
 void *tsri_inout(tsri_call *call, tsr_dtensor *tensor);
 
+/** What a program asks for: TSR_ERR_PLACEMENT to Partial from anything
+ *  else, on axes of one rank too. Layouts are of one mesh. */
+tsr_status tsri_dtensor_check_partial(const tsr_dtensor *tensor, const tsr_layout *to);
+
 /** How redistribute places its result. */
 typedef struct tsri_redistribute_options {
     bool persistent;        /* a buffer of its own instead of the step arena */
+    bool asked;             /* by the program: words of axes of one rank count too */
     tsr_dtype reduce_dtype; /* of P→R and P→S; default: the tensor's */
     const char *label;      /* of its collectives, long-lived; NULL: "redistribute" */
 } tsri_redistribute_options;

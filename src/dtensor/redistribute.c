@@ -349,6 +349,9 @@ tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                          : tensor->dtype;
 
     TSR_TRY(tsri_plan_make(&tensor->layout, to, &plan));
+    if (options != NULL && options->asked) {
+        TSR_TRY(tsri_dtensor_check_partial(tensor, to));
+    }
     if (plan.step_count == 0 && tsri_layout_identical(&tensor->layout, to)) {
         *out = tsr_dtensor_retain(tensor);
         return TSR_OK;
@@ -375,7 +378,7 @@ tsr_status tsr_dtensor_redistribute(tsr_dtensor *tensor, const tsr_layout *to, t
 {
     TSRI_WANT(tensor, to, out);
 
-    const tsri_redistribute_options options = {.persistent = true};
+    const tsri_redistribute_options options = {.persistent = true, .asked = true};
 
     TSR_TRY(tsri_dtensor_check(tensor, "redistribute"));
     TSR_TRY(tsri_redistribute(tensor, to, &options, out));

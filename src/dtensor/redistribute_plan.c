@@ -228,6 +228,20 @@ static bool step_gather(planner *p)
     return best_axis >= 0;
 }
 
+/* Nothing becomes Partial, on axes of at least ranks. */
+static tsr_status check_partial(const tsr_layout *from, const tsr_layout *to, int ranks)
+{
+    for (int axis = 0; axis < tsr_mesh_axis_count(from->mesh); axis++) {
+        if (tsr_mesh_axis_size(from->mesh, axis) >= ranks && to->place[axis].kind == TSR_PARTIAL &&
+            from->place[axis].kind != TSR_PARTIAL) {
+            return TSR_RAISE(TSR_ERR_PLACEMENT, "to partial on axis \"%s\" from %s, wants partial",
+                             tsr_mesh_axis_name(from->mesh, axis),
+                             from->place[axis].kind == TSR_SHARD ? "shard" : "replicate");
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_pair(const tsr_layout *from, const tsr_layout *to)
 {
     char a[64];
@@ -247,14 +261,16 @@ static tsr_status check_pair(const tsr_layout *from, const tsr_layout *to)
                          tsri_format_shape(from->shape, from->ndim, a, sizeof(a)),
                          tsri_format_shape(to->shape, to->ndim, b, sizeof(b)));
     }
-    for (int axis = 0; axis < tsr_mesh_axis_count(from->mesh); axis++) {
-        if (tsr_mesh_axis_size(from->mesh, axis) > 1 && to->place[axis].kind == TSR_PARTIAL &&
-            from->place[axis].kind != TSR_PARTIAL) {
-            return TSR_RAISE(TSR_ERR_PLACEMENT, "to partial on axis \"%s\" from %s, wants partial",
-                             tsr_mesh_axis_name(from->mesh, axis),
-                             from->place[axis].kind == TSR_SHARD ? "shard" : "replicate");
-        }
-    }
+    TSR_TRY(check_partial(from, to, 2));
+    return TSR_OK;
+}
+
+/* An operation's result lies plain on axes of one rank, whatever it would be on more. */
+tsr_status tsri_dtensor_check_partial(const tsr_dtensor *tensor, const tsr_layout *to)
+{
+    const bool of_step = tensor->storage != NULL && tensor->storage->arena != NULL;
+
+    TSR_TRY(check_partial(&tensor->layout, to, of_step ? 2 : 1));
     return TSR_OK;
 }
 

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* ranks: 1 2 */
+/* What no program means, of values: what is refused on many ranks is refused on one. */
+#include "tessera/tessera.h"
+
+#include <string.h>
+
+#include "api/fixture.h"
+
+static bool says(const char *words)
+{
+    const bool found = strstr(tsr_error_message(), words) != NULL;
+
+    if (!found) {
+        (void)fprintf(stderr, "  wants \"%s\" in \"%s\"\n", words, tsr_error_message());
+    }
+    tsr_error_clear();
+    return found;
+}
+
+/* ---- to Partial ---- */
+
+/* Axis "shard" has all ranks, "tp" one: the answer is the same. */
+static void nothing_becomes_partial(void)
+{
+    static const char *const axes[] = {"shard", "tp"};
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+
+    REQUIRE_OK(api_open(f, API_FORWARD));
+    for (int i = 0; i < 2; i++) {
+        for (int split = 0; split < 2; split++) {
+            tsr_layout from = f->layout2;
+            tsr_layout to = f->layout2;
+            tsr_dtensor *x = NULL;
+            tsr_dtensor *moved = NULL;
+
+            REQUIRE_OK(tsr_layout_place(&from, axes[i], split ? tsr_shard(0) : tsr_replicate()));
+            REQUIRE_OK(tsr_layout_place(&to, axes[i], tsr_partial()));
+            REQUIRE_OK(tsr_dtensor_create(f->comm, &from, TSR_F32, "x", &x));
+            CHECK_EQ(tsr_dtensor_redistribute(x, &to, &moved), TSR_ERR_PLACEMENT);
+            CHECK(says(axes[i]));
+            CHECK_EQ(tsr_op_redistribute(f->tape, x, &to, &f->y), TSR_ERR_PLACEMENT);
+            CHECK(says(axes[i]));
+            tsr_dtensor_release(&x);
+            REQUIRE_OK(tsr_dtensor_create(f->comm, &to, TSR_F32, "sum", &x)); /* Partial stays */
+            CHECK_OK(tsr_dtensor_redistribute(x, &to, &moved));
+            CHECK_EQ(tsr_dtensor_layout(moved)->place[i].kind, TSR_PARTIAL);
+            tsr_dtensor_release(&moved);
+            CHECK_OK(tsr_dtensor_redistribute(x, &from, &moved));
+            tsr_dtensor_release(&moved);
+            tsr_dtensor_release(&x);
+        }
+    }
+    api_close(f);
+}
+
+/* A loss is Partial over "shard", on one rank too: a program may name that it stays so. */
+static void a_loss_stays_partial(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    tsr_dtensor *moved = NULL;
+    tsr_layout to;
+
+    REQUIRE_OK(api_open(f, API_FORWARD));
+    REQUIRE_OK(tsr_layout_init(f->mesh, NULL, 0, &to));
+    REQUIRE_OK(tsr_layout_place(&to, "shard", tsr_partial()));
+    CHECK_OK(tsr_dtensor_redistribute(f->loss, &to, &moved));
+    tsr_dtensor_release(&moved);
+    CHECK_OK(tsr_op_redistribute(f->tape, f->loss, &to, &f->loss));
+    CHECK_OK(tsr_backward(f->tape, f->loss));
+    api_close(f);
+}
+
+const tsr_test_case tsr_test_cases[] = {
+    {"nothing_becomes_partial", nothing_becomes_partial},
+    {"a_loss_stays_partial", a_loss_stays_partial},
+    {"the_job_is_left", api_end},
+    {NULL, NULL},
+};

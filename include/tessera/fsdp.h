@@ -170,7 +170,8 @@ typedef struct tsr_unit_info {
 TSR_API int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity);
 
 /** Local. Write per parameter its placements, per unit its sizes, and every redistribution that
- *  placement rules inserted in the last micro-batch (@p tape may be NULL). */
+ *  placement rules inserted in the last micro-batch of @p tape, which may be NULL.
+ *  TSR_ERR_INVALID: a tape of another comm. */
 TSR_CHECKED tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream);
 
 /**

@@ -74,7 +74,7 @@ TSR_API void tsr_optimizer_destroy(tsr_optimizer **optimizer);
  * @retval TSR_ERR_STATE    there are no gradients: before backward, or after tsr_step_end; they are
  *                          not final: says which micro-batch or unit; or they are to be clipped
  *                          after the update.
- * @retval TSR_ERR_INVALID  another tape than that of the gradients.
+ * @retval TSR_ERR_INVALID  another tape than that of the gradients, or of another comm.
  */
 TSR_CHECKED tsr_status tsr_clip_grad_norm(tsr_optimizer *optimizer, tsr_tape *tape,
                                           double max_norm);
@@ -147,7 +147,8 @@ typedef struct tsr_loss_scale_options {
  *
  * @param options  NULL: defaults, or what goes on already. Else scaling begins anew with them.
  * @retval TSR_ERR_STATE    within a step.
- * @retval TSR_ERR_INVALID  growth below 1, backoff not in (0, 1), min above init or init above max.
+ * @retval TSR_ERR_INVALID  growth below 1, backoff not in (0, 1), min above init or init above max;
+ *                          a tape of another comm.
  */
 TSR_CHECKED tsr_status tsr_loss_scale_begin(tsr_optimizer *optimizer, tsr_tape *tape,
                                             const tsr_loss_scale_options *options);

@@ -226,13 +226,17 @@ void tsr_tape_destroy(tsr_tape **tape)
 
 /* ---- steps ---- */
 
-static tsr_status check_labels(tsr_dtensor *const *labels, int count)
+static tsr_status check_labels(const tsr_tape *tape, tsr_dtensor *const *labels, int count)
 {
     if (count < 1) {
         return TSR_RAISE(TSR_ERR_INVALID, "a step of %d micro-batches, wants at least 1", count);
     }
     for (int i = 0; i < count; i++) {
         TSR_TRY(tsri_dtensor_check(labels[i], "labels"));
+        if (labels[i]->comm != tape->comm) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "labels of micro-batch %d lie on another comm than the tape", i);
+        }
         if (labels[i]->dtype != TSR_I32) {
             return TSR_RAISE(TSR_ERR_INVALID, "labels of micro-batch %d are %s, want i32", i,
                              tsr_dtype_name(labels[i]->dtype));
@@ -312,7 +316,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
     if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
     }
-    TSR_TRY(check_labels(labels, micro_batch_count));
+    TSR_TRY(check_labels(tape, labels, micro_batch_count));
     if (device->recorder != NULL) {
         int number = 0;
 

@@ -132,6 +132,11 @@ tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream)
                          "model \"%s\" has no units yet: call tsr_module_materialize first",
                          model->path);
     }
+    if (tape != NULL && tsri_tape_comm(tape) != e->comm) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "tsr_plan_print: the tape lies on another comm than model \"%s\"",
+                         model->path);
+    }
     (void)fprintf(stream, "mesh %s, rank %d\n",
                   tsr_mesh_format(tsr_comm_mesh(e->comm), mesh, sizeof(mesh)),
                   tsr_comm_rank(e->comm));

@@ -75,6 +75,15 @@ tsr_status tsri_optim_finalize(tsr_optimizer *opt, const char *what, tsr_tape *t
     return TSR_OK;
 }
 
+tsr_status tsri_optim_check_tape(const tsr_optimizer *opt, const char *what, const tsr_tape *tape)
+{
+    if (tsri_tape_comm(tape) != opt->comm) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: the tape lies on another comm than the optimizer",
+                         what);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_optim_check_updated(const tsr_optimizer *opt, const char *what)
 {
     for (int i = 0; i < opt->count; i++) {
@@ -189,6 +198,7 @@ tsr_status tsr_clip_grad_norm_with(tsr_optimizer *opt, tsr_tape *tape,
     tsr_tape *found = NULL;
     double value = 0.0;
 
+    TSR_TRY(tsri_optim_check_tape(opt, "tsr_clip_grad_norm", tape));
     TSR_TRY(check_clip(o, &norm));
     TSR_TRY(tsri_optim_finalize(opt, "tsr_clip_grad_norm", tape, &found));
     if (o->max_norm > 0.0) {

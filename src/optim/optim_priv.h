@@ -62,6 +62,8 @@ bool tsri_optim_counts_here(const tsr_optimizer *opt, const tsr_param *param);
  */
 tsr_status tsri_optim_finalize(tsr_optimizer *opt, const char *what, tsr_tape *tape,
                                tsr_tape **tape_out);
+/** Fail if tape lies on another comm. */
+tsr_status tsri_optim_check_tape(const tsr_optimizer *opt, const char *what, const tsr_tape *tape);
 /** Fail if an optimizer has updated one of opt's parameters in this step. */
 tsr_status tsri_optim_check_updated(const tsr_optimizer *opt, const char *what);
 /* scale.c */

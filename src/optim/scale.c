@@ -66,6 +66,7 @@ tsr_status tsr_loss_scale_begin(tsr_optimizer *opt, tsr_tape *tape,
     tsrk_scale_state first = {0};
     tsr_loss_scale_options o;
 
+    TSR_TRY(tsri_optim_check_tape(opt, "tsr_loss_scale_begin", tape));
     TSR_TRY(tsri_step_check_outside(tape, "tsr_loss_scale_begin"));
     TSR_TRY(fill_defaults(options, &o));
     if (s->on && options == NULL) {
@@ -93,6 +94,7 @@ tsr_status tsr_loss_scale_read(tsr_optimizer *opt, tsr_tape *tape, double *scale
     const int next = s->measured ? 1 - s->now : s->now;
     tsrk_scale_state state = {0};
 
+    TSR_TRY(tsri_optim_check_tape(opt, "tsr_loss_scale_read", tape));
     if (skipped_out != NULL) {
         TSR_TRY(tsri_read(opt->scalars, offsetof(scalars, skipped), skipped_out,
                           sizeof(*skipped_out), stream));

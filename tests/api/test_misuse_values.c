@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 */
-/* What no program means, of values: what is refused on many ranks is refused on one. */
+/* What no program means, of values and tapes: what is refused on many ranks is refused on one, and
+ * what is of another comm is told. */
 #include "tessera/tessera.h"
 
 #include <string.h>
@@ -74,9 +75,36 @@ static void a_loss_stays_partial(void)
     api_close(f);
 }
 
+/* ---- of another comm ---- */
+
+static void tapes_and_labels_of_another_comm(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+
+    REQUIRE_OK(api_open(f, API_READY));
+    REQUIRE_OK(tsr_comm_open(f->world, f->mesh, NULL, &f->comm2));
+    REQUIRE_OK(tsr_tape_create(f->comm2, &f->tape2));
+    CHECK_EQ(tsr_plan_print(f->model, f->tape2, f->sink), TSR_ERR_INVALID);
+    CHECK(says("the tape lies on another comm than model \"\""));
+    CHECK_EQ(ftell(f->sink), 0);
+    CHECK_OK(tsr_plan_print(f->model, f->tape, f->sink));
+    CHECK_EQ(tsr_step_begin(f->tape2, 0, &f->labels, 1), TSR_ERR_INVALID);
+    CHECK(says("labels of micro-batch 0 lie on another comm than the tape"));
+    CHECK_EQ(tsr_loss_scale_begin(f->optimizer, f->tape2, NULL), TSR_ERR_INVALID);
+    CHECK(says("the tape lies on another comm than the optimizer"));
+    CHECK_EQ(tsr_loss_scale_read(f->optimizer, f->tape2, &f->number, NULL), TSR_ERR_INVALID);
+    CHECK(says("the tape lies on another comm than the optimizer"));
+    CHECK_EQ(tsr_clip_grad_norm(f->optimizer, f->tape2, 1.0), TSR_ERR_INVALID);
+    CHECK(says("the tape lies on another comm than the optimizer"));
+    CHECK_OK(tsr_loss_scale_read(f->optimizer, f->tape, &f->number, NULL));
+    api_close(f);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"nothing_becomes_partial", nothing_becomes_partial},
     {"a_loss_stays_partial", a_loss_stays_partial},
+    {"tapes_and_labels_of_another_comm", tapes_and_labels_of_another_comm},
     {"the_job_is_left", api_end},
     {NULL, NULL},
 };

@@ -109,8 +109,9 @@ typedef struct tsr_custom_op {
  * @param in    in_count (1..TSR_OP_MAX_IN) dtensors, borrowed.
  * @param attr  Settings of attr_bytes <= TSR_OP_ATTR_BYTES, copied bit by bit; may be NULL.
  * @param out   A value of the tape.
- * @retval TSR_ERR_INVALID      no name, place or forward; a bad count or size; an input of a type
- *                              that the operation does not take.
+ * @retval TSR_ERR_INVALID      no name, place or forward; a bad count or size; bits of keep_in or
+ *                              adds_grad for inputs that the call does not have; an input of a
+ *                              type that the operation does not take.
  * @retval TSR_ERR_PLACEMENT    place asked for a Shard of a dim that a tensor lacks, or for an
  *                              output that is whole although an input is not.
  * @retval TSR_ERR_UNSUPPORTED  the backend computes where the host has no addresses.

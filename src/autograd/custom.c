@@ -343,6 +343,35 @@ void tsri_customs_free(tsri_custom **customs)
     }
 }
 
+/* Bit i of set speaks of input i. */
+static tsr_status check_bits(const tsr_custom_op *op, const char *field, unsigned set, int in_count)
+{
+    const unsigned beyond = set & (~0U << (unsigned)in_count);
+    unsigned bit = 0;
+
+    if (beyond != 0) {
+        while ((beyond >> bit & 1U) == 0) {
+            bit++;
+        }
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: %s has bit %u, of inputs 0 to %d", op->name, field,
+                         bit, in_count - 1);
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_types(const tsr_custom_op *op)
+{
+    for (int i = 0; i < TSR_OP_MAX_IN; i++) {
+        if ((op->takes[i] & ~TSR_DTYPES_ANY) != 0) {
+            return TSR_RAISE(TSR_ERR_INVALID,
+                             "%s: takes[%d] is 0x%x, wants TSR_DTYPE_BIT of element types, 0x%x "
+                             "for all",
+                             op->name, i, op->takes[i], TSR_DTYPES_ANY);
+        }
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_op(const tsr_tape *tape, const tsr_custom_op *op, int in_count,
                            const void *attr, size_t attr_bytes)
 {
@@ -363,6 +392,9 @@ static tsr_status check_op(const tsr_tape *tape, const tsr_custom_op *op, int in
         return TSR_RAISE(TSR_ERR_INVALID, "%s with %zu bytes of settings%s, at most %d", op->name,
                          attr_bytes, attr == NULL ? " at NULL" : "", TSR_OP_ATTR_BYTES);
     }
+    TSR_TRY(check_bits(op, "keep_in", op->keep_in, in_count));
+    TSR_TRY(check_bits(op, "adds_grad", op->adds_grad, in_count));
+    TSR_TRY(check_types(op));
     if ((backend->caps & TSR_CAP_EXECUTES) != 0 && (backend->caps & TSR_CAP_HOST) == 0) {
         return TSR_RAISE(TSR_ERR_UNSUPPORTED,
                          "%s computes on host addresses, backend \"%s\" has none", op->name,

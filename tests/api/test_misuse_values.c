@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 */
-/* What no program means, of values and tapes: what is refused on many ranks is refused on one, and
- * what is of another comm is told. */
+/* What no program means, of values, tapes and operations: what is refused on many ranks is refused
+ * on one, and what is of another comm is told. */
 #include "tessera/tessera.h"
 
 #include <string.h>
@@ -101,10 +101,40 @@ static void tapes_and_labels_of_another_comm(void)
     api_close(f);
 }
 
+/* ---- operations of a program's own ---- */
+
+static void bits_of_inputs_that_are_none(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    tsr_dtensor *in[2] = {NULL};
+
+    REQUIRE_OK(api_open(f, API_FORWARD));
+    in[0] = f->x;
+    in[1] = f->x;
+    f->op.keep_in = 1U << 1 | 1U << 3;
+    CHECK_EQ(tsr_op_custom(f->tape, &f->op, in, 1, NULL, 0, &f->y), TSR_ERR_INVALID);
+    CHECK(says("copy: keep_in has bit 1, of inputs 0 to 0"));
+    CHECK_EQ(tsr_op_custom(f->tape, &f->op, in, 2, NULL, 0, &f->y), TSR_ERR_INVALID);
+    CHECK(says("copy: keep_in has bit 3, of inputs 0 to 1"));
+    f->op.keep_in = 1U << 1;
+    f->op.adds_grad = 1U << 31;
+    CHECK_EQ(tsr_op_custom(f->tape, &f->op, in, 2, NULL, 0, &f->y), TSR_ERR_INVALID);
+    CHECK(says("copy: adds_grad has bit 31, of inputs 0 to 1"));
+    f->op.adds_grad = 3;
+    f->op.takes[1] = TSR_F32; /* the type, not its bit: that of no type */
+    CHECK_EQ(tsr_op_custom(f->tape, &f->op, in, 2, NULL, 0, &f->y), TSR_ERR_INVALID);
+    CHECK(says("copy: takes[1] is 0x1, wants TSR_DTYPE_BIT"));
+    f->op.takes[1] = TSR_DTYPE_BIT(TSR_F32);
+    CHECK_OK(tsr_op_custom(f->tape, &f->op, in, 2, NULL, 0, &f->y));
+    api_close(f);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"nothing_becomes_partial", nothing_becomes_partial},
     {"a_loss_stays_partial", a_loss_stays_partial},
     {"tapes_and_labels_of_another_comm", tapes_and_labels_of_another_comm},
+    {"bits_of_inputs_that_are_none", bits_of_inputs_that_are_none},
     {"the_job_is_left", api_end},
     {NULL, NULL},
 };

@@ -51,7 +51,8 @@ typedef struct tsr_tape tsr_tape;
 /** The label that does not count. */
 #define TSR_IGNORE_INDEX (-100)
 
-/** Local. Create a tape. The caller owns it; one per comm at a time. */
+/** Local. Create a tape. The caller owns it. Tapes of one comm take turns: a step begins when none
+ *  of another tape is under way. */
 TSR_CHECKED tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out);
 
 /** Local. Destroy the tape and set *tape to NULL; it may be NULL. */
@@ -67,7 +68,7 @@ TSR_API void tsr_tape_destroy(tsr_tape **tape);
  * @param labels  micro_batch_count dtensors, I32 [batch, seq], each placed as its micro-batch is:
  *                Shard(0) over the data axes, say, or whole where every rank has all of it.
  *                Borrowed.
- * @retval TSR_ERR_STATE  the step before has not ended.
+ * @retval TSR_ERR_STATE  the step before has not ended, or that of another tape of the comm.
  */
 TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
                                       int micro_batch_count);

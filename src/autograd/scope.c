@@ -219,7 +219,7 @@ void tsri_tape_drop(tsr_tape *tape)
     tape->replaying = NULL;
     tape->leaving = NULL;
     tsri_tape_drop_holds(tape);
-    tape->epoch++;
+    tape->epoch = tsri_comm_next_epoch(tape->comm);
     tape->recomputing = false;
 }
 

@@ -28,9 +28,17 @@ static bool in_step(const tsr_tape *tape)
 
 tsr_status tsri_step_check_begin(const tsr_tape *tape, int64_t step)
 {
+    int64_t other = 0;
+
     if (in_step(tape) && tape->state != TSRI_STEP_FAILED) {
         return TSR_RAISE(TSR_ERR_STATE, "step %lld begins before step %lld has ended",
                          (long long)step, (long long)tape->step);
+    }
+    if (!in_step(tape) && tsri_arena_step(tsri_comm_arena(tape->comm), &other)) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "step %lld begins before step %lld of another tape of the comm has ended: "
+                         "tsr_step_end there first",
+                         (long long)step, (long long)other);
     }
     return TSR_OK;
 }

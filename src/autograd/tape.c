@@ -13,11 +13,6 @@
 
 #include <string.h>
 
-enum {
-    /* Epoch 0 is that of dtensors that no tape made. */
-    FIRST_EPOCH = 1
-};
-
 static tsr_status open_scalars(tsr_tape *tape)
 {
     tsr_layout layout;
@@ -46,7 +41,7 @@ tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out)
 
     TSR_TRY(tsri_alloc(1, sizeof(*tape), &tape));
     tape->comm = tsr_comm_retain(comm);
-    tape->epoch = FIRST_EPOCH;
+    tape->epoch = tsri_comm_next_epoch(comm);
     tape->micro_batch = -1;
     TSR_TRY_GOTO(status, open_scalars(tape), destroy_tape);
     *out = tape;

@@ -373,6 +373,12 @@ void tsri_arena_name_step(tsri_arena *arena, int64_t step)
     arena->number = step;
 }
 
+bool tsri_arena_step(const tsri_arena *arena, int64_t *number_out)
+{
+    *number_out = arena->number;
+    return arena->in_step;
+}
+
 bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem)
 {
     return mem->buffer != NULL && mem->interval >= 0 && mem->generation != arena->generation;

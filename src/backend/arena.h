@@ -46,6 +46,8 @@ void tsri_arena_destroy(tsri_arena **arena);
 tsr_status tsri_arena_step_begin(tsri_arena *arena);
 /** The number by which people know the step under way. */
 void tsri_arena_name_step(tsri_arena *arena, int64_t step);
+/** True within a step, of that number. */
+bool tsri_arena_step(const tsri_arena *arena, int64_t *number_out);
 /** True of a range of a step that is over: its memory is somebody else's. */
 bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem);
 /** Everything acquired must be released, else TSR_ERR_STATE and the step is abandoned. Makes or

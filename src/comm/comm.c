@@ -234,6 +234,11 @@ tsri_arena *tsri_comm_arena(const tsr_comm *comm)
     return comm->arena;
 }
 
+uint64_t tsri_comm_next_epoch(tsr_comm *comm)
+{
+    return ++comm->epoch;
+}
+
 tsr_status tsri_comm_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kind, const char *label,
                             tsr_buffer **out)
 {

@@ -38,6 +38,10 @@ tsr_status tsri_comm_all_reduce(tsr_comm *comm, unsigned axis_mask, tsr_buffer *
                                 size_t offset, int64_t n, tsr_dtype dtype, tsri_reduce_op op,
                                 const char *label);
 
+/** Local. A number that no tape of the comm has had: values and passes are told apart by it. Never
+ * 0, which is that of what no tape made. */
+uint64_t tsri_comm_next_epoch(tsr_comm *comm);
+
 /**
  * Every rank's in [bytes] into all [bytes * ranks of the world], zeroed before, by world rank; in a
  * simulated world this rank's alone. Not for the step's path. Collective over the world. Blocks.

@@ -54,6 +54,7 @@ struct tsr_comm {
     bool data_named; /* data_mask was said, not the default */
     bool records;    /* a ledger is kept */
     int kept_at;     /* in world->kept */
+    uint64_t epoch;  /* the newest of any tape */
     char *claimant[TSR_MESH_MAX_AXES];
 };
 

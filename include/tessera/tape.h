@@ -61,14 +61,15 @@ TSR_API void tsr_tape_destroy(tsr_tape **tape);
 /**
  * Begin an optimizer step; one that failed is ended by it.
  *
- * Collective over the data axes (one small all-reduce). Counts the labels that are not
- * TSR_IGNORE_INDEX over all micro-batches and data ranks; the loss is normalised by that number.
+ * Collective over the mesh (one small all-reduce). Counts the labels that are not TSR_IGNORE_INDEX
+ * over all micro-batches and data ranks; the loss is normalised by that number.
  *
  * @param step    Number of the step, from 0; part of every dropout mask.
  * @param labels  micro_batch_count dtensors, I32 [batch, seq], each placed as its micro-batch is:
  *                Shard(0) over the data axes, say, or whole where every rank has all of it.
  *                Borrowed.
- * @retval TSR_ERR_STATE  the step before has not ended, or that of another tape of the comm.
+ * @retval TSR_ERR_STATE     the step before has not ended, or that of another tape of the comm.
+ * @retval TSR_ERR_DISAGREE  ranks passed different micro_batch_counts; no step has begun.
  */
 TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labels,
                                       int micro_batch_count);

@@ -157,7 +157,7 @@ struct tsr_tape {
     int counter_count, counter_capacity;
     tsri_rope_cache *ropes;
     int rope_count, rope_capacity;
-    tsr_buffer *count; /* f64: tokens of the step */
+    tsr_buffer *count; /* f64: tokens of the step; then what ranks compare (step_tokens.c) */
     tsri_loss_sums loss;
     tsri_loss_scale scale;
     tsr_dtensor *one;  /* f32 scalar: the gradient of a loss, in scale's state of this step */
@@ -216,6 +216,13 @@ void tsri_step_begun(tsr_tape *tape, int64_t step, int micro_batch_count);
 void tsri_step_forward(tsr_tape *tape, int micro_batch);
 void tsri_step_backward(tsr_tape *tape, bool over);
 void tsri_step_ended(tsr_tape *tape);
+/* step_tokens.c */
+tsr_status tsri_tokens_open(tsr_tape *tape);
+/** Labels of count micro-batches of a step that is to begin. */
+tsr_status tsri_tokens_check(const tsr_tape *tape, tsr_dtensor *const *labels, int count);
+/** At the step's begin. Collective over the mesh. TSR_ERR_DISAGREE on all ranks alike where they
+ *  came with different counts. */
+tsr_status tsri_tokens_count(tsr_tape *tape, tsr_dtensor *const *labels, int count);
 /* step_loss.c */
 tsr_status tsri_loss_open(tsr_tape *tape);
 tsr_status tsri_loss_zero(tsr_tape *tape);

@@ -18,8 +18,7 @@ static tsr_status open_scalars(tsr_tape *tape)
     tsr_layout layout;
     const tsrk_scale_state one = {.scale = 1.0F};
 
-    TSR_TRY(
-        tsri_comm_buffer(tape->comm, sizeof(double), TSRI_MEM_OTHER, "token count", &tape->count));
+    TSR_TRY(tsri_tokens_open(tape));
     TSR_TRY(tsri_loss_open(tape));
     TSR_TRY(tsri_comm_buffer(tape->comm, tsri_scale_offset(3), TSRI_MEM_OTHER, "loss scale",
                              &tape->scale.states));
@@ -221,80 +220,11 @@ void tsr_tape_destroy(tsr_tape **tape)
 
 /* ---- steps ---- */
 
-static tsr_status check_labels(const tsr_tape *tape, tsr_dtensor *const *labels, int count)
-{
-    if (count < 1) {
-        return TSR_RAISE(TSR_ERR_INVALID, "a step of %d micro-batches, wants at least 1", count);
-    }
-    for (int i = 0; i < count; i++) {
-        TSR_TRY(tsri_dtensor_check(labels[i], "labels"));
-        if (labels[i]->comm != tape->comm) {
-            return TSR_RAISE(TSR_ERR_INVALID,
-                             "labels of micro-batch %d lie on another comm than the tape", i);
-        }
-        if (labels[i]->dtype != TSR_I32) {
-            return TSR_RAISE(TSR_ERR_INVALID, "labels of micro-batch %d are %s, want i32", i,
-                             tsr_dtype_name(labels[i]->dtype));
-        }
-    }
-    return TSR_OK;
-}
-
-/* Axes that split labels. */
-static unsigned split_axes(const tsr_dtensor *labels)
-{
-    unsigned mask = 0;
-
-    for (int dim = 0; dim < labels->layout.ndim; dim++) {
-        mask |= tsri_rule_mask(&labels->layout, dim);
-    }
-    return mask;
-}
-
-/* Whether this rank counts labels, of which each rank along the axes of whole has all: one does. */
-static bool counts_here(const tsr_tape *tape, unsigned whole)
-{
-    for (int axis = 0; axis < tsr_mesh_axis_count(tsr_comm_mesh(tape->comm)); axis++) {
-        if ((whole >> axis & 1U) != 0 && tsr_comm_coord(tape->comm, axis) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static tsr_status count_tokens(tsr_tape *tape, tsr_dtensor *const *labels, int count)
-{
-    unsigned mask = 0;
-
-    for (int i = 0; i < count; i++) {
-        mask |= split_axes(labels[i]);
-    }
-    for (int i = 0; i < count; i++) {
-        const bool counts = counts_here(tape, mask & ~split_axes(labels[i]));
-        tsri_call launch = {.stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE),
-                            .label = "token count"};
-        tsrk_count_labels args = {.labels = tsri_in(&launch, labels[i]),
-                                  .n = counts ? labels[i]->local_count : 0,
-                                  .limit = tape->outside,
-                                  .ignore_index = TSR_IGNORE_INDEX,
-                                  .accumulate = i > 0};
-
-        args.out = i > 0 ? tsri_arg_inout(&launch, tape->count, 0, sizeof(double))
-                         : tsri_arg_out(&launch, tape->count, 0, sizeof(double));
-        TSR_TRY(TSRI_LAUNCH(&launch, COUNT_LABELS, &args));
-    }
-    if (mask != 0) {
-        TSR_TRY(tsri_comm_all_reduce(tape->comm, mask, tape->count, 0, 1, TSR_F64, TSRI_SUM,
-                                     "token count"));
-    }
-    return TSR_OK;
-}
-
 static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
 {
     TSR_TRY(tsri_loss_zero(tape));
     TSR_TRY(tsri_facts_begin(tape));
-    TSR_TRY(count_tokens(tape, labels, micro_batch_count));
+    TSR_TRY(tsri_tokens_count(tape, labels, micro_batch_count));
     return TSR_OK;
 }
 
@@ -311,7 +241,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
     if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
     }
-    TSR_TRY(check_labels(tape, labels, micro_batch_count));
+    TSR_TRY(tsri_tokens_check(tape, labels, micro_batch_count));
     if (device->recorder != NULL) {
         int number = 0;
 
@@ -348,19 +278,6 @@ tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
 void tsri_tape_pass_over(tsr_tape *tape)
 {
     tape->passed_over = true;
-}
-
-tsr_status tsr_step_tokens(tsr_tape *tape, double *out)
-{
-    TSRI_WANT(tape, out);
-
-    double count = 0.0;
-
-    TSR_TRY(tsri_step_check_read(tape, "token count"));
-    TSR_TRY(tsri_read(tape->count, 0, &count, sizeof(count),
-                      tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
-    *out = count;
-    return TSR_OK;
 }
 
 static tsr_status end_memory(tsr_tape *tape)

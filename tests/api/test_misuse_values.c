@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /* ranks: 1 2 */
 /* What no program means, of values, tapes and operations: what is refused on many ranks is refused
- * on one, and what is of another comm is told. */
+ * on one, what is of another comm is told, and ranks that came for different steps hear it first.
+ */
 #include "tessera/tessera.h"
 
 #include <string.h>
@@ -130,11 +131,40 @@ static void bits_of_inputs_that_are_none(void)
     api_close(f);
 }
 
+/* ---- ranks that came for different steps ---- */
+
+static void micro_batches_differ(void)
+{
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+    const int count = tsr_test_rank() == 1 ? 3 : 2;
+    tsr_dtensor *labels[3] = {NULL};
+    double tokens = 0.0;
+
+    if (tsr_test_size() == 1) {
+        return;
+    }
+    REQUIRE_OK(api_open(f, API_READY));
+    for (int i = 0; i < 3; i++) {
+        labels[i] = f->labels;
+    }
+    CHECK_EQ(tsr_step_begin(f->tape, 0, labels, count), TSR_ERR_DISAGREE);
+    CHECK(says(count == 2 ? "micro_batch_count 2 on this rank, with 2 to 3 on others"
+                          : "micro_batch_count 3 on this rank, with 2 to 3 on others"));
+    CHECK_STATUS(TSR_ERR_STATE, tsr_step_end(f->tape)); /* none has begun */
+    CHECK_OK(tsr_step_begin(f->tape, 0, labels, 3));
+    CHECK_OK(tsr_step_tokens(f->tape, &tokens));
+    CHECK_EQ((int)tokens, 3 * 8); /* [2, 4] labels */
+    CHECK_OK(tsr_step_end(f->tape));
+    api_close(f);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"nothing_becomes_partial", nothing_becomes_partial},
     {"a_loss_stays_partial", a_loss_stays_partial},
     {"tapes_and_labels_of_another_comm", tapes_and_labels_of_another_comm},
     {"bits_of_inputs_that_are_none", bits_of_inputs_that_are_none},
+    {"micro_batches_differ", micro_batches_differ},
     {"the_job_is_left", api_end},
     {NULL, NULL},
 };

@@ -327,6 +327,26 @@ static void learning_rates_are_checked(void)
     step_rig_close(&r);
 }
 
+/* ---- ranks that begin different steps ---- */
+
+/* One rank is alone along each axis, also along the one that splits no labels: all are told. */
+static void micro_batches_are_compared(void)
+{
+    const step_rig_options options = {.tp = tsr_test_size() == 4};
+    const bool other = tsr_test_rank() == tsr_test_size() - 1;
+    step_rig r;
+
+    if (tsr_test_size() == 1) {
+        return;
+    }
+    REQUIRE_OK(step_rig_open(&options, &r));
+    CHECK_EQ(step_rig_begin(&r, 0, other ? 1 : 3), TSR_ERR_DISAGREE);
+    CHECK(says(other ? "micro_batch_count 1 on this rank, with 1 to 3 on others"
+                     : "micro_batch_count 3 on this rank, with 1 to 3 on others"));
+    CHECK_OK(good_step(&r, 0, true));
+    step_rig_close(&r);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"a_skipped_step_changes_nothing", a_skipped_step_changes_nothing},
     {"measuring_again_gives_the_same", measuring_again_gives_the_same},
@@ -334,5 +354,6 @@ const tsr_test_case tsr_test_cases[] = {
     {"two_optimizers_share_one_scale", two_optimizers_share_one_scale},
     {"reading_the_loss_changes_nothing", reading_the_loss_changes_nothing},
     {"learning_rates_are_checked", learning_rates_are_checked},
+    {"micro_batches_are_compared", micro_batches_are_compared},
     {NULL, NULL},
 };

@@ -117,7 +117,7 @@ void tsri_alloc_fail_at(int n);
 /** Live allocations (tests). */
 int64_t tsri_alloc_live(void);
 
-/** count elements of dtype (f32, bf16 or f16) at from as f32. */
+/** count elements of dtype (f32, bf16, f16 or f64) at from as f32; f64 is rounded. */
 void tsri_widen(const void *from, tsr_dtype dtype, int64_t count, float *to);
 
 /* ---- checked narrowing ---- */

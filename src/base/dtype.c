@@ -2,13 +2,12 @@
  * Copyright The Tessera authors */
 /**
  * @file dtype.c
- * Sizes and names of element types, from one table.
+ * Sizes and names of element types, from one table; and what their bits mean in f32.
  */
 #include "tessera/dtype.h"
 
 #include "base/base.h"
 
-#include <math.h>
 #include <string.h>
 
 typedef struct dtype_row {
@@ -53,22 +52,36 @@ tsr_status tsr_dtype_parse(const char *name, tsr_dtype *out)
                      "dtype \"%s\" is none of auto, f32, bf16, f16, f64, i32, i64, u8", name);
 }
 
+static float from_bits(uint32_t bits)
+{
+    float value = 0.0F;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits. */
 static float from_f16(uint16_t half)
 {
-    const double sign = (half & 0x8000U) != 0 ? -1.0 : 1.0;
-    const int exponent = half >> 10 & 0x1f;
-    const int fraction = half & 0x3ff;
+    const uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
+    const uint32_t exponent = half >> 10 & 0x1fU;
+    const uint32_t fraction = half & 0x3ffU;
 
     if (exponent == 0x1f) {
-        return fraction != 0 ? NAN : (float)(sign * (double)INFINITY);
+        return from_bits(sign | 0x7f800000U | fraction << 13);
     }
-    return (float)(sign *
-                   (exponent == 0 ? ldexp(fraction, -24) : ldexp(fraction + 0x400, exponent - 25)));
+    if (exponent == 0) {
+        const float magnitude = (float)fraction * 0x1p-24F;
+
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
 void tsri_widen(const void *from, tsr_dtype dtype, int64_t count, float *to)
 {
     const uint16_t *half = from;
+    const double *wide = from;
 
     if (dtype == TSR_F32) {
         memcpy(to, from, (size_t)count * sizeof(float));
@@ -76,11 +89,11 @@ void tsri_widen(const void *from, tsr_dtype dtype, int64_t count, float *to)
     }
     for (int64_t i = 0; i < count; i++) {
         if (dtype == TSR_BF16) {
-            const uint32_t bits = (uint32_t)half[i] << 16;
-
-            memcpy(&to[i], &bits, sizeof(bits));
-        } else {
+            to[i] = from_bits((uint32_t)half[i] << 16);
+        } else if (dtype == TSR_F16) {
             to[i] = from_f16(half[i]);
+        } else {
+            to[i] = (float)wide[i];
         }
     }
 }

@@ -34,52 +34,6 @@ tsr_status tsri_safetensors_read_exact(const tsri_safetensors_shard *s, int64_t 
     return TSR_OK;
 }
 
-static float from_bits(uint32_t bits)
-{
-    float value = 0.0F;
-
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-/* IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits. */
-static float widen_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    const uint32_t exponent = h >> 10 & 0x1fu;
-    const uint32_t fraction = h & 0x3ffu;
-
-    if (exponent == 0x1f) {
-        return from_bits(sign | 0x7f800000u | fraction << 13);
-    }
-    if (exponent == 0) {
-        const float magnitude = (float)fraction * 0x1p-24F;
-
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-static void widen(const void *chunk, tsr_dtype dtype, int64_t count, float *out)
-{
-    const uint16_t *half = chunk;
-    const double *wide = chunk;
-
-    if (dtype == TSR_F32) {
-        memcpy(out, chunk, (size_t)count * sizeof(float));
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        if (dtype == TSR_BF16) {
-            out[i] = from_bits((uint32_t)half[i] << 16);
-        } else if (dtype == TSR_F16) {
-            out[i] = widen_f16(half[i]);
-        } else {
-            out[i] = (float)wide[i];
-        }
-    }
-}
-
 static tsr_status check_range(const tsri_safetensors *st, const tsri_safetensors_tensor *t,
                               int64_t first, int64_t count)
 {
@@ -118,7 +72,7 @@ tsr_status tsri_safetensors_read_f32(tsri_safetensors *st, const tsri_safetensor
 
         TSR_TRY(tsri_safetensors_read_exact(&st->shards[t->file], t->begin + first * size,
                                             st->chunk, (size_t)(n * size)));
-        widen(st->chunk, t->dtype, n, out);
+        tsri_widen(st->chunk, t->dtype, n, out);
         out += n;
         first += n;
         count -= n;

@@ -125,10 +125,13 @@ TSR_CHECKED tsr_status tsr_module_freeze(tsr_module *module, const char *pattern
  * Allocate this rank's pieces and fill them from @p seed. Parameters that no unit took form a unit
  * of the root with default levels.
  *
- * Collective over the world (communicators are created); @p seed and parameters are compared. Each
- * rank computes its own elements alone; every mesh gives the same bits.
+ * Collective over the world (communicators are created); @p seed and parameters are compared.
+ * Blocks. Each rank computes its own elements alone; every mesh gives the same bits.
  *
  * @retval TSR_ERR_DISAGREE  ranks passed another seed or model.
+ * @retval TSR_ERR_INVALID   a unit's levels or groups that the mesh does not have:
+ *                           docs/legal-combinations.md.
+ * @retval TSR_ERR_REMOTE    another rank failed; the message is its own.
  */
 TSR_CHECKED tsr_status tsr_module_materialize(tsr_module *model, uint64_t seed);
 

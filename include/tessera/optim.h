@@ -48,7 +48,7 @@ typedef struct tsr_optimizer_options {
 
 /**
  * Create an optimizer of params[count], which must be materialised. Collective over the world: the
- * parameters are compared.
+ * parameters are compared. Blocks.
  *
  * @retval TSR_ERR_STATE    a parameter has no memory yet: tsr_module_materialize first.
  * @retval TSR_ERR_INVALID  a group that matches no parameter; a parameter given twice, or of

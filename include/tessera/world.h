@@ -49,8 +49,9 @@ typedef struct tsr_world_options {
  * Worlds may be open at the same time, opened and closed by all ranks in the same order: the job is
  * left when the last one closes. Where the library started MPI, it ends MPI then, and none can be
  * opened in this process any more (TSR_ERR_STATE). While ranks wait for each other outside of a
- * device, in what tessera/world.h, comm.h and module.h call collective, the timeout of the newest
- * world holds: the ranks that did not come are named, and every rank that did has TSR_ERR_COMM.
+ * device, in what is called collective over the world and in a model's first step, the timeout of
+ * the newest world holds: the ranks that did not come are named, and every rank that did has
+ * TSR_ERR_COMM.
  *
  * @param argc, argv  As main received them; may be NULL.
  * @param options     NULL for defaults.

@@ -260,6 +260,8 @@ tsr_status tsri_facts_begin(tsr_tape *tape);
  *  be TSR_IGNORE_INDEX. */
 tsr_status tsri_facts_look(tsri_op_call *call, int i, int64_t limit, const char *what,
                            bool ignores);
+/** The loss of the micro-batch under way has no gradient on this rank. */
+tsr_status tsri_facts_ungraded(tsr_tape *tape);
 /** Compare, and fail on all ranks alike if something was found. Collective over the mesh. */
 tsr_status tsri_facts_compare(tsr_tape *tape);
 

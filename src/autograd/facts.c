@@ -2,7 +2,9 @@
  * Copyright The Tessera authors */
 /**
  * @file facts.c
- * What ranks compare once a step: its number, and whether a label or a token id was out of range.
+ * What ranks compare once a step: its number, whether a label or a token id was out of range, and
+ * whether some rank's loss had a gradient, of each micro-batch (a rank that leaves all of it out
+ * plays a backward without).
  *
  * Kernels look at ids where they are used, and note the first that is outside in a few words on the
  * device. One maximum over the mesh, after the last backward and so before any update, tells every
@@ -13,16 +15,18 @@
 
 #include <string.h>
 
+enum {
+    GRADED = 32, /* first micro-batches of a step, which are looked at */
+    COMPARED = 3 + GRADED,
+    NONE = -1
+};
+
 /* On the device. */
 typedef struct facts {
     double found, step, minus_step; /* the maximum is taken of these */
+    double graded[GRADED];          /* and these: 0 where this rank's loss had no gradient */
     int64_t where[4];               /* of this rank's first: place, id, limit, index of the check */
 } facts;
-
-enum {
-    COMPARED = 3,
-    NONE = -1
-};
 
 tsr_status tsri_facts_open(tsr_tape *tape)
 {
@@ -33,13 +37,28 @@ tsr_status tsri_facts_open(tsr_tape *tape)
 
 tsr_status tsri_facts_begin(tsr_tape *tape)
 {
-    const facts begin = {
+    facts begin = {
         .step = (double)tape->step, .minus_step = -(double)tape->step, .where = {0, 0, 0, NONE}};
 
+    for (int i = 0; i < GRADED; i++) {
+        begin.graded[i] = 1.0;
+    }
     tape->check_count = 0;
     tape->facts_due = true;
     TSR_TRY(tsri_write(tape->facts, 0, &begin, sizeof(begin),
                        tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    return TSR_OK;
+}
+
+tsr_status tsri_facts_ungraded(tsr_tape *tape)
+{
+    const double none = 0.0;
+
+    if (tape->micro_batch < GRADED) {
+        TSR_TRY(tsri_write(tape->facts,
+                           offsetof(facts, graded) + (size_t)tape->micro_batch * sizeof(none),
+                           &none, sizeof(none), tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    }
     return TSR_OK;
 }
 
@@ -116,6 +135,19 @@ static tsr_status tell_outside(const tsr_tape *tape, const facts *f)
     return all;
 }
 
+static tsr_status check_graded(const facts *f)
+{
+    for (int i = 0; i < GRADED; i++) {
+        if (f->graded[i] <= 0.0) {
+            return TSR_RAISE(TSR_ERR_STATE,
+                             "backward of a loss that no rank made from anything that has a "
+                             "gradient, in micro-batch %d",
+                             i);
+        }
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_facts_compare(tsr_tape *tape)
 {
     const int axes = tsr_mesh_axis_count(tsr_comm_mesh(tape->comm));
@@ -140,6 +172,7 @@ tsr_status tsri_facts_compare(tsr_tape *tape)
             "%.0f on others",
             (long long)tape->step, -f.minus_step, f.step);
     }
+    TSR_TRY(check_graded(&f));
     if (f.found > 0.0) {
         TSR_TRY(tell_outside(tape, &f));
     }

@@ -457,6 +457,19 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 
 /* ---- the loss ---- */
 
+/* Whether this rank may have left out all that has a gradient, where others have not. */
+static bool may_lack_gradient(const tsr_tape *tape)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(tape->comm);
+    const unsigned data = tsri_comm_data_mask(tape->comm);
+    bool differ = false;
+
+    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
+        differ = differ || ((data >> axis & 1U) != 0 && tsr_mesh_axis_size(mesh, axis) > 1);
+    }
+    return tape->passed_over || (differ && tape->node_count > 0);
+}
+
 static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
 {
     TSR_TRY(tsri_dtensor_check(loss, "backward"));
@@ -465,7 +478,7 @@ static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
         return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
                          loss->layout.ndim, tsr_dtype_name(loss->dtype));
     }
-    if (tsri_tape_node_of(tape, loss) < 0 && !tape->passed_over) {
+    if (tsri_tape_node_of(tape, loss) < 0 && !may_lack_gradient(tape)) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "backward of a loss that this micro-batch did not make from anything "
                          "that has a gradient");
@@ -489,6 +502,8 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     TSR_TRY(tsri_loss_add(tape, loss));
     if (at >= 0) {
         TSR_TRY(tsri_node_contribute(tape->nodes[at], tsr_dtensor_retain(tape->one)));
+    } else {
+        TSR_TRY(tsri_facts_ungraded(tape));
     }
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));

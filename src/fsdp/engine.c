@@ -302,7 +302,7 @@ static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *ta
     e->forward++;
     e->frame = frame;
     e->framed = e->framed || frame->parent == NULL;
-    e->eval = tsri_tape_no_grad(tape);
+    e->eval = tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape);
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->passed = false;
     }
@@ -418,6 +418,7 @@ tsr_status tsri_engine_pass(const mark *m, tsr_tape *tape, bool again)
     case MARK_PART_LEAVE:
         return tsri_tape_marker(tape, part_again, m->module);
     case MARK_USE:
+        u->used_forward = u->engine->forward; /* what this rank uses later is not the first */
         return tsri_engine_use(u, tape);
     case MARK_MEET: /* none does it in this forward, or those who do find out */
     case MARK_PART_ENTER:

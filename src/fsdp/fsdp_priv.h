@@ -187,6 +187,7 @@ struct engine {
     int beside, again_beside; /* units open that were not expected, forward and again */
     int last_entered;         /* position of the unit that forward enters last */
     bool learns, learnt;      /* learn.c: from the forward under way; all there is */
+    bool news;                /* it has brought */
     int quiet;                /* forwards in a row from which nothing new was learnt */
     tsr_module *frame;        /* the outermost unit that runs forward; NULL: none does */
     int frame_end;            /* in expected: the mark behind its last */

@@ -459,7 +459,8 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     if (e != NULL) {
         TSR_TRY(tsri_engine_touch(e, tape));
     }
-    if (u->inside > 0 || e == NULL || (u->state == SLOT_READY && tsri_tape_no_grad(tape))) {
+    if (u->inside > 0 || e == NULL ||
+        (u->state == SLOT_READY && tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape))) {
         return TSR_OK;
     }
     if (!u->shared) {

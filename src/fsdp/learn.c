@@ -4,8 +4,9 @@
  *
  * In a forward from which is learnt all ranks say at each mark what they come to next, and what
  * some rank inside the innermost open bracket enters comes before that bracket's end. So all ranks
- * see one row, and what is expected becomes the shortest row that holds both it and what was
- * expected before: where one forward runs A and another B A, that is B A.
+ * see one row, and put what is missing of it into the expected one, which so becomes a row that
+ * holds all forwards seen: where one runs A B and another B A, that is A B A. A unit that stands in
+ * it more than once holds the same each time.
  *
  * Learning goes on until a forward brings nothing new and every unit has been run by some rank;
  * units that none runs are expected behind those created before them, and after some forwards
@@ -13,8 +14,6 @@
  * do: if so, there is more to learn; if not, it is an error on all of them.
  */
 #include "base/base.h"
-
-#include <string.h>
 
 #include "marks.h"
 
@@ -26,7 +25,7 @@ enum {
 /* ---- all ranks say what comes next ---- */
 
 /* What a rank comes to; valid: there is such a rank; within: it runs the innermost bracket; place:
- * marks that it has come to or passed over in this forward. */
+ * in the expected row. */
 typedef struct announcement {
     int32_t valid, within, kind, order, place;
 } announcement;
@@ -125,7 +124,7 @@ static tsr_status announce(const engine *e, const mark *mine, const char *purpos
                               .within = e->open.marks[e->open.count - 1].passed ? 0 : 1,
                               .kind = (int32_t)mine->kind,
                               .order = mine->module->order,
-                              .place = e->log.count};
+                              .place = e->cursor};
     char ours[192];
     char theirs[192];
 
@@ -159,6 +158,154 @@ static tsr_status agree(engine *e, const mark *mine, announcement *all, mark *ou
     return TSR_OK;
 }
 
+/* ---- the expected row grows ---- */
+
+static tsr_status insert(engine *e, int at, const mark *m)
+{
+    TSR_TRY(tsri_row_insert(&e->expected, at, m));
+    e->cursor += at < e->cursor ? 1 : 0;
+    e->frame_end += at < e->frame_end ? 1 : 0;
+    return TSR_OK;
+}
+
+/* What another bracket of the same module holds, into the empty one that m opens at at. */
+static tsr_status copy_content(engine *e, int at, const mark *m)
+{
+    const mark_row *row = &e->expected;
+    const mark end = tsri_mark_end(m);
+    int from = tsri_row_find_down(row, m, at - 1);
+    int count = 0;
+
+    from = from >= 0 ? from : tsri_row_find_up(row, m, at + 1, row->count);
+    if (from < 0) {
+        return TSR_OK;
+    }
+    count = tsri_row_find_up(row, &end, from + 1, row->count) - from - 1;
+    for (int i = 0; i < count; i++) {
+        const mark inner = row->marks[from + 1 + i];
+
+        if (!tsri_mark_is_guess(&inner)) {
+            TSR_TRY(insert(e, ++at, &inner));
+            from += from > at ? 1 : 0;
+        }
+    }
+    return TSR_OK;
+}
+
+static tsr_status add(engine *e, int at, const mark *m)
+{
+    const mark fresh = {.module = m->module, .kind = m->kind};
+    const mark end = tsri_mark_end(m);
+
+    TSR_TRY(insert(e, at, &fresh));
+    if (tsri_mark_opens(m->kind)) {
+        TSR_TRY(insert(e, at + 1, &end));
+        TSR_TRY(copy_content(e, at, &fresh));
+    }
+    return TSR_OK;
+}
+
+/* The bracket that lies around at; -1: none. */
+static int bracket_around(const mark_row *row, int at)
+{
+    int depth = 0;
+
+    for (int i = at - 1; i >= 0; i--) {
+        if (tsri_mark_opens(row->marks[i].kind) && depth-- == 0) {
+            return i;
+        }
+        depth += tsri_mark_ends(row->marks[i].kind) ? 1 : 0;
+    }
+    return -1;
+}
+
+/* Marks in [from, to) that are no guesses; and behind how many marks count of them lie. */
+static int count_known(const mark_row *row, int from, int to)
+{
+    int count = 0;
+
+    for (int i = from; i < to; i++) {
+        count += tsri_mark_is_guess(&row->marks[i]) ? 0 : 1;
+    }
+    return count;
+}
+
+static int behind_known(const mark_row *row, int from, int count)
+{
+    while (count > 0) {
+        count -= tsri_mark_is_guess(&row->marks[from++]) ? 0 : 1;
+    }
+    return from;
+}
+
+/* m, which is not expected, is so from now on: at the cursor, and at the same place in other
+ * brackets of the module that is open there. */
+static tsr_status expect_here(engine *e, const mark *m)
+{
+    const mark_row *row = &e->expected;
+    const int around = bracket_around(row, e->cursor);
+    const int known = count_known(row, around + 1, e->cursor);
+    const mark open = row->marks[around];
+
+    TSR_TRY(add(e, e->cursor, m));
+    for (int i = row->count - 1; i >= 0; i--) {
+        const bool here = bracket_around(row, e->cursor) == i;
+
+        if (!here && tsri_mark_same(&row->marks[i], &open)) {
+            TSR_TRY(add(e, behind_known(row, i + 1, known), m));
+        }
+    }
+    e->news = true;
+    return TSR_OK;
+}
+
+/* Where unit m has been guessed to run, which it does for the first time: it is not expected there
+ * any more, nor what was guessed inside. */
+static void forget_guess(engine *e, const mark *m)
+{
+    unit *u = m->kind == MARK_ENTER ? tsri_unit_of(m->module) : NULL;
+    const mark end = tsri_mark_end(m);
+    int begin = 0;
+    int count = 0;
+
+    if (u == NULL || u->seen || m->module == e->frame) {
+        return; /* run alone, it has no place among the others */
+    }
+    u->seen = true;
+    begin = tsri_row_find_up(&e->expected, m, 0, e->expected.count);
+    if (begin < 0) {
+        return;
+    }
+    count = tsri_row_find_up(&e->expected, &end, begin, e->expected.count) + 1 - begin;
+    tsri_row_remove(&e->expected, begin, begin + count);
+    e->cursor -= begin >= e->cursor ? 0 : begin + count > e->cursor ? e->cursor - begin : count;
+    e->frame_end -= begin < e->frame_end ? count : 0;
+}
+
+/* All ranks go on to next: what else is expected before it, none of them runs now. */
+static tsr_status follow(engine *e, const mark *next, tsr_tape *tape)
+{
+    mark_row *row = &e->expected;
+    int at = 0;
+
+    forget_guess(e, next);
+    at = tsri_mark_ends(next->kind) ? tsri_row_find_up(row, next, e->cursor, row->count)
+                                    : tsri_row_find_inside(row, next, e->cursor, e->frame_end);
+    if (at < 0) {
+        TSR_TRY(expect_here(e, next));
+        at = e->cursor;
+    }
+    while (e->cursor < at) {
+        const mark *m = &row->marks[e->cursor++];
+
+        if (!tsri_mark_is_guess(m)) {
+            TSR_TRY(tsri_schedule_pass(e, m, tape));
+        }
+    }
+    e->cursor = at + 1;
+    return TSR_OK;
+}
+
 tsr_status tsri_learn_reach(engine *e, const mark *mine, tsr_tape *tape)
 {
     announcement *all = NULL;
@@ -168,6 +315,7 @@ tsr_status tsri_learn_reach(engine *e, const mark *mine, tsr_tape *tape)
     TSR_TRY(tsri_alloc((size_t)tsr_world_size(tsr_comm_world(e->comm)), sizeof(*all), &all));
     do {
         TSR_TRY_GOTO(status, agree(e, mine, all, &next), free_all);
+        TSR_TRY_GOTO(status, follow(e, &next, tape), free_all);
         if (!tsri_mark_same(&next, mine)) {
             TSR_TRY_GOTO(status, tsri_schedule_pass(e, &next, tape), free_all);
         }
@@ -257,54 +405,20 @@ static tsr_status expect_others(engine *e)
     return TSR_OK;
 }
 
-/* Where unit m has been guessed to run, which it does for the first time: it is not expected there
- * any more, nor what was guessed inside. */
-static void forget_guess(engine *e, const mark *m)
+/* A rank that has nobody to ask: its first forward is what is expected. */
+static tsr_status expect_log(engine *e)
 {
-    unit *u = m->kind == MARK_ENTER ? tsri_unit_of(m->module) : NULL;
-    const mark end = tsri_mark_end(m);
-    int begin = 0;
-
-    if (u == NULL || u->seen || (m->module == e->frame && m->module->parent != NULL)) {
-        return; /* run alone, it has no place among the others */
-    }
-    u->seen = true;
-    begin = tsri_row_find_up(&e->expected, m, 0, e->expected.count);
-    if (begin >= 0) {
-        tsri_row_remove(&e->expected, begin,
-                        tsri_row_find_up(&e->expected, &end, begin, e->expected.count) + 1);
-    }
-}
-
-/* Put what is missing of the forward under way into the expected row. */
-static tsr_status merge(engine *e, bool *news_out)
-{
-    mark_row *row = &e->expected;
-    int at = tsri_row_find_up(row, &e->log.marks[0], 0, row->count);
-
-    at = at < 0 ? 0 : at;
+    e->expected.count = 0;
     for (int i = 0; i < e->log.count; i++) {
-        const mark *m = &e->log.marks[i];
-        const bool opens = tsri_mark_opens(m->kind);
-        int found = 0;
+        mark m = e->log.marks[i];
 
-        if (!e->learns && moved(e, m)) {
-            continue;
+        if (!moved(e, &m)) {
+            m.passed = false;
+            TSR_TRY(tsri_row_append(&e->expected, &m));
         }
-        found = tsri_mark_ends(m->kind) ? tsri_row_find_up(row, m, at, row->count)
-                                        : tsri_row_find_inside(row, m, at, row->count);
-        if (found < 0) {
-            mark fresh = {.module = m->module, .kind = m->kind};
-
-            TSR_TRY(tsri_row_insert(row, at, &fresh));
-            fresh = tsri_mark_end(&fresh);
-            if (opens) {
-                TSR_TRY(tsri_row_insert(row, at + 1, &fresh));
-            }
-            found = at;
-            *news_out = true;
+        if (m.kind == MARK_ENTER) {
+            tsri_unit_of(m.module)->seen = true;
         }
-        at = found + 1;
     }
     return TSR_OK;
 }
@@ -334,15 +448,16 @@ static bool all_seen(const engine *e)
 
 tsr_status tsri_learn_end(engine *e)
 {
-    bool news = false;
-
-    for (int i = 0; i < e->log.count; i++) {
-        forget_guess(e, &e->log.marks[i]);
+    if (!e->learns && e->frame->parent == NULL) {
+        TSR_TRY(expect_log(e));
     }
-    TSR_TRY(merge(e, &news));
     TSR_TRY(expect_others(e));
     e->last_entered = last_entered(e);
-    e->quiet = news ? 0 : e->quiet + 1;
-    e->learnt = !e->learns || (!news && all_seen(e)) || e->quiet >= QUIET_FORWARDS;
+    e->quiet = e->news ? 0 : e->quiet + 1;
+    e->learnt = (!e->learns && e->frame->parent == NULL) || (!e->news && all_seen(e)) ||
+                e->quiet >= QUIET_FORWARDS;
+    for (int i = 0; e->learnt && i < e->unit_count; i++) {
+        e->units[i]->seen = true; /* a guess has to do */
+    }
     return TSR_OK;
 }

@@ -20,6 +20,13 @@ bool tsri_mark_same(const mark *a, const mark *b)
     return a->kind == b->kind && a->module == b->module;
 }
 
+bool tsri_mark_is_guess(const mark *m)
+{
+    const bool is_unit = m->kind == MARK_ENTER || m->kind == MARK_LEAVE;
+
+    return is_unit && !tsri_unit_of(m->module)->seen;
+}
+
 int tsri_row_find_up(const mark_row *row, const mark *m, int from, int to)
 {
     for (int i = from; i < to; i++) {

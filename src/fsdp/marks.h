@@ -7,6 +7,8 @@
 bool tsri_mark_opens(mark_kind kind);
 bool tsri_mark_ends(mark_kind kind);
 bool tsri_mark_same(const mark *a, const mark *b);
+/** Of a unit that no rank has run so far: it is passed over by none. */
+bool tsri_mark_is_guess(const mark *m);
 /** The end of the bracket that m opens. */
 mark tsri_mark_end(const mark *m);
 /** Index of the first mark like m in [from, to), of the last one at or below from; -1: none. */

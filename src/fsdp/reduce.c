@@ -131,17 +131,16 @@ tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size
     return TSR_OK;
 }
 
-tsr_status tsri_unit_zero_grads(unit *u)
+/* Without slot: every gradient's range is filled, and what comes is added to it. */
+static void mark_filled(unit *u)
 {
-    TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
-    TSR_TRY(tsri_unit_zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
-    tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
-    u->open = true;
-    return TSR_OK;
+    for (int i = 0; !u->has_grad_slot && i < u->param_count; i++) {
+        u->params[i].written = true;
+    }
 }
 
 /* Slack after a parameter's last row, and parameters to which no gradient came, are zeros. */
-static tsr_status fill_gaps(const unit *u)
+static tsr_status fill_gaps(unit *u)
 {
     const size_t size = u->has_grad_slot ? tsr_dtype_size(u->reduce_dtype) : (size_t)F32;
 
@@ -162,6 +161,17 @@ static tsr_status fill_gaps(const unit *u)
                                    bytes));
         }
     }
+    mark_filled(u);
+    return TSR_OK;
+}
+
+tsr_status tsri_unit_zero_grads(unit *u)
+{
+    TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
+    TSR_TRY(tsri_unit_zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
+    tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+    u->open = true;
+    mark_filled(u);
     return TSR_OK;
 }
 

@@ -72,15 +72,11 @@ tsr_status tsri_schedule_open(engine *e, tsr_module *model)
     return TSR_OK;
 }
 
-/* Note a mark that this rank comes to or passes over. While it learns, what comes after it is a
- * guess: what is expected so far. */
+/* Note a mark that this rank comes to or passes over. */
 tsr_status tsri_schedule_note(engine *e, const mark *m)
 {
-    TSR_TRY(tsri_row_append(&e->log, m));
-    if (e->learns) {
-        const int at = tsri_row_find_up(&e->expected, m, 0, e->expected.count);
-
-        e->cursor = at >= 0 ? at + 1 : e->cursor;
+    if (!e->learnt && !e->learns) {
+        TSR_TRY(tsri_row_append(&e->log, m));
     }
     if (m->kind == MARK_USE || m->kind == MARK_MEET) {
         return TSR_OK;
@@ -116,6 +112,11 @@ tsr_status tsri_schedule_begin(engine *e, tsr_module *frame)
     e->frame_end = tsri_row_find_up(&e->expected, &end, e->cursor, e->expected.count) + 1;
     e->beside = 0;
     e->learns = !e->learnt && tsri_learn_may_differ(e);
+    e->news = false;
+    if (e->learns && frame->parent == NULL) {
+        e->news = !tsri_unit_of(frame)->seen;
+        tsri_unit_of(frame)->seen = true;
+    }
     TSR_TRY(tsri_schedule_note(e, &begin));
     return TSR_OK;
 }
@@ -228,8 +229,11 @@ tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, ts
     }
     at = expect(e, &m, e->again, e->again_end + 1, &e->again_beside);
     while (at >= 0 && e->again < at) {
-        e->again++;
-        TSR_TRY(tsri_engine_pass(&e->expected.marks[e->again - 1], tape, true));
+        const mark *passed = &e->expected.marks[e->again++];
+
+        if (!tsri_mark_is_guess(passed)) {
+            TSR_TRY(tsri_engine_pass(passed, tape, true));
+        }
     }
     e->again = at >= 0 ? at + 1 : e->again;
     if (at >= 0 && at == e->again_end) {
@@ -249,7 +253,7 @@ tsr_status tsri_schedule_part_again(engine *e, tsr_module *module)
     }
     e->back = end;
     for (int i = part_begin(e, end) + 1; i < end; i++) {
-        if (e->expected.marks[i].kind == MARK_ENTER) {
+        if (e->expected.marks[i].kind == MARK_ENTER && !tsri_mark_is_guess(&e->expected.marks[i])) {
             TSR_TRY(tsri_engine_gather_again(tsri_unit_of(e->expected.marks[i].module), i, end));
         }
     }

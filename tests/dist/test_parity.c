@@ -335,7 +335,8 @@ static tsr_status run_layout(tsr_world *world, const layout_case *c, const tsri_
 
 static void check_twins(tsr_world *world, const layout_case *c, int micro_batches, record *r)
 {
-    /* The second reduction of a unit, or that of the second unit; parameters of the second unit. */
+    /* The second reduction of a unit, or that of the second unit; parameters of the third unit,
+     * which has several. */
     static const struct {
         tsri_sabotage_kind kind;
         int nth;
@@ -343,7 +344,7 @@ static void check_twins(tsr_world *world, const layout_case *c, int micro_batche
                  {TSRI_SABOTAGE_DROP, 2},
                  {TSRI_SABOTAGE_DOUBLE, 1},
                  {TSRI_SABOTAGE_DOUBLE, 2},
-                 {TSRI_SABOTAGE_SHIFT, 2}};
+                 {TSRI_SABOTAGE_SHIFT, 3}};
 
     for (size_t i = 0; i < sizeof(twins) / sizeof(twins[0]); i++) {
         const tsri_job_options o = options_of(c, micro_batches, true);

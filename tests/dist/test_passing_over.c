@@ -55,7 +55,12 @@ typedef struct program {
     bool root_checkpoint; /* the root alone, around all units */
     bool unused;          /* A's result counts on even ranks alone */
     bool no_sync;
+    bool last_yes; /* each backward is marked as the step's last */
+    tsr_level level;
     int forwards_only; /* micro-batch that is not played backward, or -1 */
+    /* By step, of even and odd ranks, in place of all that: "A(12t)B" runs A, in it A1, A2 and A1's
+     * weight, and B; "B|AB" differs by micro-batch. */
+    const char *script[STEPS][2];
 } program;
 
 static const program programs[] = {
@@ -134,6 +139,26 @@ static const program programs[] = {
      .checkpoint = 1 << A2,
      .forwards_only = -1},
     {.name = "alone_turns", .alone = true, .turns = true, .forwards_only = -1},
+    {.name = "inner_left_out_of_part",
+     .checkpoint = 1 << A,
+     .forwards_only = -1,
+     .script = {{"A(1)B", "A(1)B"}, {"A()B", "B"}, {"A(12)B", "A(2)B"}}},
+    {.name = "holds_more_later",
+     .forwards_only = -1,
+     .script = {{"A(2)B", "A(2)B"}, {"BA(12)", "BA(12)"}, {"BA(12)", "A(12)"}}},
+    {.name = "tied_in_two",
+     .forwards_only = -1,
+     .script = {{"A(12t)B(t)", "A(12t)B(t)"}, {"A(12t)B(t)", "A(t)B(t)"}, {"A(12t)B(t)", "B(t)"}}},
+    {.name = "last_and_left_out",
+     .last_yes = true,
+     .level = TSR_LEVEL_REPLICATE,
+     .forwards_only = -1,
+     .script = {{"A(12)B", "B|A(12)B"}, {"B|A(1)B", "A(12)B"}, {"A(12)B|A(1)", "B|B"}}},
+    {.name = "last_and_left_out_split",
+     .last_yes = true,
+     .level = TSR_LEVEL_OPTIM,
+     .forwards_only = -1,
+     .script = {{"A(12)B", "B|A(12)B"}, {"B|A(1)B", "A(12)B"}, {"A(12)B|A(1)", "B|B"}}},
     {.name = "forward_only_middle", .no_sync = true, .forwards_only = 1},
     {.name = "forward_only_first", .no_sync = true, .leaves_out = 1 << A, .forwards_only = 0},
     {.name = "forward_only_synced", .leaves_out = 1 << A, .forwards_only = 1},
@@ -142,7 +167,8 @@ static const program programs[] = {
 typedef struct rig {
     const program *p;
     bool single, odd; /* odd: this forward leaves out */
-    int step;
+    int step, micro;
+    const char *place[UNITS]; /* in the script, behind the unit's letter */
     tsr_mesh *mesh;
     tsr_comm *comm;
     tsr_module *module, *unit[UNITS];
@@ -182,12 +208,73 @@ static rig *rig_of(tsr_module *module)
     return tsr_module_self(tsri_module_root(module));
 }
 
+static const char *behind_bracket(const char *at)
+{
+    int depth = 0;
+
+    do {
+        depth += *at == '(' ? 1 : *at == ')' ? -1 : 0;
+        at++;
+    } while (depth > 0);
+    return at;
+}
+
+/* Up to a bracket's or a micro-batch's end. */
+static tsr_status follow(rig *r, const char *at, tsr_tape *tape, tsr_dtensor **h)
+{
+    static const char letters[UNITS + 1] = "A12B";
+
+    while (*at != '\0' && *at != ')' && *at != '|') {
+        const char *letter = strchr(letters, *at++);
+
+        if (letter == NULL) {
+            TSR_TRY(tsr_op_linear(tape, *h, tsr_module_value(r->unit[A1], "weight"), NULL, h));
+            continue;
+        }
+        r->place[letter - letters] = at;
+        TSR_TRY(tsr_module_call(r->unit[letter - letters], tape, h, 1, h));
+        at = *at == '(' ? behind_bracket(at) : at;
+    }
+    return TSR_OK;
+}
+
+/* What the script has inside of a unit. */
+static tsr_status follow_inside(tsr_module *self, tsr_tape *tape, tsr_dtensor **h)
+{
+    rig *r = rig_of(self);
+
+    for (int i = 0; i < UNITS; i++) {
+        if (r->unit[i] == self && *r->place[i] == '(') {
+            TSR_TRY(follow(r, r->place[i] + 1, tape, h));
+        }
+    }
+    return TSR_OK;
+}
+
+static const char *script_of(const rig *r)
+{
+    const char *at = r->p->script[r->step < STEPS ? r->step : 0][r->odd ? 1 : 0];
+
+    for (int i = 0; i < r->micro && strchr(at, '|') != NULL; i++) {
+        at = strchr(at, '|') + 1;
+    }
+    return at;
+}
+
+static bool is_scripted(const rig *r)
+{
+    return r->p->script[0][0] != NULL;
+}
+
 static tsr_status leaf_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                                tsr_dtensor **out)
 {
     (void)in_count;
     *out = in[0];
     TSR_TRY(layer(self, tape, out));
+    if (is_scripted(rig_of(self))) {
+        TSR_TRY(follow_inside(self, tape, out));
+    }
     return TSR_OK;
 }
 
@@ -199,8 +286,12 @@ static tsr_status a_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in, 
 
     (void)in_count;
     TSR_TRY(layer(self, tape, &h));
-    TSR_TRY(call(r, is_reversed(r) ? A2 : A1, tape, &h));
-    TSR_TRY(call(r, is_reversed(r) ? A1 : A2, tape, &h));
+    if (is_scripted(r)) {
+        TSR_TRY(follow_inside(self, tape, &h));
+    } else {
+        TSR_TRY(call(r, is_reversed(r) ? A2 : A1, tape, &h));
+        TSR_TRY(call(r, is_reversed(r) ? A1 : A2, tape, &h));
+    }
     *out = h;
     return TSR_OK;
 }
@@ -214,6 +305,11 @@ static tsr_status root_forward(void *self, tsr_tape *tape, tsr_dtensor *const *i
 
     (void)in_count;
     TSR_TRY(tsr_op_embedding(tape, in[0], tsr_module_value(r->module, "embed"), &h));
+    if (is_scripted(r)) {
+        TSR_TRY(follow(r, script_of(r), tape, &h));
+        *out = h;
+        return TSR_OK;
+    }
     if (is_reversed(r)) {
         TSR_TRY(call(r, B, tape, &h));
     }
@@ -249,12 +345,18 @@ static tsr_status make_model(rig *r)
         tsr_module_set_checkpoint(r->unit[i], (r->p->checkpoint >> i & 1U) != 0);
     }
     tsr_module_set_checkpoint(r->module, r->p->root_checkpoint);
+    const tsr_fsdp_options options = {.levels = {{"shard", r->p->level}}};
+    const tsr_fsdp_options *given = sharded && r->p->level != TSR_LEVEL_DEFAULT ? &options : NULL;
+
     for (int i = UNITS - 1; sharded && i >= 0; i--) {
-        TSR_TRY(tsr_fully_shard(r->unit[i], NULL));
+        TSR_TRY(tsr_fully_shard(r->unit[i], given));
     }
-    TSR_TRY(tsr_fully_shard(r->module, NULL));
+    TSR_TRY(tsr_fully_shard(r->module, given));
     TSR_TRY(tsr_module_materialize(r->module, 11));
     TSR_TRY(tsr_unit_set_gradient_sync(r->module, !r->p->no_sync, true));
+    if (sharded && r->p->last_yes) {
+        TSR_TRY(tsr_fsdp_set_last_backward(r->module, TSR_LAST_YES));
+    }
     return TSR_OK;
 }
 
@@ -355,6 +457,7 @@ static tsr_status micro_batch(rig *r, int index, int micro, int step, bool backw
 {
     tsr_dtensor *loss = NULL;
 
+    r->micro = micro;
     TSR_TRY(write_rows(r->ids, 5, step + micro, 0, 1));
     TSR_TRY(write_activations(r->rows, step + micro));
     TSR_TRY(tsr_tape_begin(r->tape, index));

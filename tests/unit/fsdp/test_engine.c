@@ -11,7 +11,8 @@
 #include "train/job.h"
 
 enum {
-    LAYERS = 3
+    LAYERS = 3,
+    UNITS = LAYERS + 3 /* the root, embedding and head */
 };
 
 static tsri_job_options small_job(int replicate, int shard, int tp)
@@ -95,9 +96,10 @@ static void collectives_follow_the_schedule(void)
     tsri_recorder_clear(tsri_comm_device(r.job->comm));
     CHECK_OK(step(&r, 0));
     CHECK_STR(trace(&r, text, sizeof(text)),
-              "g: g:layers.0 g:layers.1 g:layers.2 " /* forward, one ahead */
-              "g:layers.1 s:layers.2 a:layers.2 "    /* the last unit was kept */
-              "g:layers.0 s:layers.1 a:layers.1 s:layers.0 a:layers.0 s: a:");
+              "g: g:embed g:layers.0 g:layers.1 g:layers.2 g:head " /* forward, one ahead */
+              "g:layers.2 s:head a:head "                           /* the last unit was kept */
+              "g:layers.1 s:layers.2 a:layers.2 g:layers.0 s:layers.1 a:layers.1 "
+              "g:embed s:layers.0 a:layers.0 s:embed a:embed s: a:");
     close_rig(&r);
 }
 
@@ -124,9 +126,9 @@ static void replicas_meet_once_a_step(void)
             reduces += e[i].stream == TSRI_STREAM_REPLICATE;
         }
     }
-    CHECK_EQ(gathers, 3 * ((LAYERS + 1) + (LAYERS - 1)));
-    CHECK_EQ(scatters, 3 * (LAYERS + 1));
-    CHECK_EQ(reduces, LAYERS + 1);
+    CHECK_EQ(gathers, 3 * (UNITS + (UNITS - 2)));
+    CHECK_EQ(scatters, 3 * UNITS);
+    CHECK_EQ(reduces, UNITS);
     close_rig(&r);
 }
 
@@ -135,7 +137,7 @@ static void replicas_meet_once_a_step(void)
 static void bytes_follow_the_formula(void)
 {
     tsri_job_options o = small_job(2, 4, 1);
-    tsr_unit_info units[LAYERS + 1];
+    tsr_unit_info units[UNITS];
     size_t shard_axis = 0;
     size_t replicate_axis = 0;
     int mesh_shard = 1;
@@ -143,20 +145,20 @@ static void bytes_follow_the_formula(void)
 
     o.micro_batches = 2;
     REQUIRE_OK(open_rig(&o, 5, &r));
-    REQUIRE_EQ(tsr_fsdp_units(r.job->model, units, LAYERS + 1), LAYERS + 1);
+    REQUIRE_EQ(tsr_fsdp_units(r.job->model, units, UNITS), UNITS);
     tsri_recorder_clear(tsri_comm_device(r.job->comm));
     CHECK_OK(step(&r, 0));
-    for (int i = 0; i <= LAYERS; i++) {
-        const bool once = i == 0 || i == LAYERS; /* root and last unit are gathered once */
-        size_t items = 0;                        /* f32 of the chunks, without alignment */
+    for (int i = 0; i < UNITS; i++) {
+        const bool root = units[i].path[0] == '\0';
+        const bool once = root || strcmp(units[i].path, "head") == 0; /* the last is kept */
+        size_t items = 0; /* f32 of the chunks, without alignment */
         const size_t gathers = once ? 1 : 2;
 
         for (int k = 0; k < r.job->param_count; k++) {
             const tsr_param *p = r.job->params[k];
             const tsr_param_spec *s = tsr_param_get_spec(p);
-            const bool mine =
-                i == 0 ? strncmp(tsr_param_name(p), "layers.", 7) != 0
-                       : strncmp(tsr_param_name(p), units[i].path, strlen(units[i].path)) == 0;
+            const char *path = root ? "norm" : units[i].path;
+            const bool mine = strncmp(tsr_param_name(p), path, strlen(path)) == 0;
 
             if (mine) {
                 items +=
@@ -201,7 +203,7 @@ static void presets_hold_what_they_say(void)
         REQUIRE_OK(open_rig(&o, 0, &r));
         /* Ceil rule: at most one row more per parameter and split; alignment: 16 elements per
          * parameter and 16 x 8 per unit. The widest row here has 100 elements. */
-        slack = 4.0 * (r.job->param_count * (100.0 + 16.0) + (LAYERS + 1) * 16.0 * 8.0);
+        slack = 4.0 * (r.job->param_count * (100.0 + 16.0) + UNITS * 16.0 * 8.0);
         CHECK_NEAR((double)kind_bytes(&r, TSRI_MEM_PARAM), 4.0 * n / rows[i].param, slack);
         CHECK_EQ(kind_bytes(&r, TSRI_MEM_GRAD), 0);
         CHECK_NEAR((double)kind_bytes(&r, TSRI_MEM_OPTIM), 8.0 * n / rows[i].optim, 2.0 * slack);
@@ -209,7 +211,7 @@ static void presets_hold_what_they_say(void)
         tsri_job_summarize(r.job, &summary);
         /* The arena rounds each range up to 256 bytes. */
         CHECK_NEAR((double)summary.kind_most[TSRI_MEM_GRAD], 4.0 * n / rows[i].grad,
-                   slack + 256.0 * (LAYERS + 1));
+                   slack + 256.0 * UNITS);
         CHECK_EQ(kind_bytes(&r, TSRI_MEM_GRAD), 0);
         close_rig(&r);
     }
@@ -277,7 +279,7 @@ static void prefetch_depth_is_kept(void)
         REQUIRE_OK(open_rig(&o, 0, &r));
         tsri_recorder_clear(tsri_comm_device(r.job->comm));
         CHECK_OK(step(&r, 0));
-        CHECK_EQ(gathers_before_first_block(&r), 2 + ahead); /* root, layers.0 and those ahead */
+        CHECK_EQ(gathers_before_first_block(&r), 3 + ahead); /* root, embed, layers.0, and ahead */
         close_rig(&r);
     }
 }

@@ -35,8 +35,6 @@
 
 /* Row stride of a packed panel of a, when its rows lie along k: no two in one set of the cache. */
 #define A_STRIDE (TSRK_CPU_K_BLOCK + 16)
-/* Runs of rows for each thread: whoever is held up, by other work on its core, takes fewer. */
-#define RUNS 4
 /* A thread's share of the workspace: an edge and a panel, with a spare vector, of the widest level.
  */
 #define EDGE_FLOATS   ((int64_t)14 * 32)
@@ -57,11 +55,15 @@ static inline void store(float *p, vec v)
 
 /* ---- a tile ---- */
 
-/* Lines still to prefetch: runs of consecutive ones, at a stride. */
+/* Steps along k from one look at what to prefetch to the next. */
+#define STRETCH 16
+
+/* Lines to prefetch: each of them for every stretch, a stride apart. */
 typedef struct prefetch {
     const char *at;
-    int64_t line, lines, skip, runs;
-    int64_t each; /* so many for every 16 steps along k */
+    int64_t each, stride;
+    int64_t along, skip; /* bytes to the next stretch; from a tile to the next */
+    int64_t tiles;       /* that have lines left */
 } prefetch;
 
 typedef struct tile {
@@ -73,16 +75,9 @@ typedef struct tile {
 static inline __attribute__((always_inline)) void fetch(prefetch *f)
 {
     for (int64_t i = 0; i < f->each; i++) {
-        __builtin_prefetch(f->at, 0, 2);
-        f->at += 64;
-        f->line++;
-        if (f->line == f->lines) {
-            f->line = 0;
-            f->at += f->skip;
-            f->runs--;
-            f->each = f->runs > 0 ? f->each : 0;
-        }
+        __builtin_prefetch(f->at + (i * f->stride), 0, 2);
     }
+    f->at += f->along;
 }
 
 /* c [rows, cols] (+)= sum. */
@@ -116,8 +111,27 @@ static inline __attribute__((always_inline)) void put(int rows, bool wide, vec s
     }
 }
 
+/* sum [rows, COLS] += a [rows] * b [COLS], for one step along k. */
+static inline __attribute__((always_inline)) void step(int rows, bool wide, const float *a,
+                                                       int64_t a_row, const float *b,
+                                                       vec sum[ROWS][2])
+{
+    vec b0 = load(b);
+    vec b1 = load(b + LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        float x = a[i * a_row];
+        sum[i][0] += x * b0;
+        if (wide) {
+            sum[i][1] += x * b1;
+        }
+    }
+}
+
 /* c [rows, cols] (+)= a [rows, depth] * b [depth, COLS]; element (i, p) of a at i * a_row + p *
- * a_step. All but a, b and t are constants where this is inlined. */
+ * a_step. All but a, b and t are constants where this is inlined. Two steps at a time, since more
+ * make the compiler spill sums, and c's lines are asked for one row after another, since all at
+ * once they hold up b's. */
 static inline __attribute__((always_inline)) void multiply(int rows, bool wide, const float *a,
                                                            int64_t a_row, int64_t a_step,
                                                            const float *b, const tile *t,
@@ -126,30 +140,35 @@ static inline __attribute__((always_inline)) void multiply(int rows, bool wide, 
     vec sum[ROWS][2];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(t->c + (i * t->ldc), 1);
-        __builtin_prefetch(t->c + (i * t->ldc) + t->cols - 1, 1);
         sum[i][0] = (vec){0};
         sum[i][1] = (vec){0};
     }
-    for (int64_t left = t->depth; left > 0; left -= 16) {
-        int steps = left < 16 ? (int)left : 16;
-        fetch(ahead);
-#pragma GCC unroll 4
-        for (int p = 0; p < steps; p++) {
-            vec b0 = load(b);
-            vec b1 = load(b + LANES);
-#pragma GCC unroll 16
-            for (int i = 0; i < rows; i++) {
-                float x = a[i * a_row];
-                sum[i][0] += x * b0;
-                if (wide) {
-                    sum[i][1] += x * b1;
-                }
-            }
-            a += a_step;
-            b += COLS;
+    prefetch next = *ahead;
+    int64_t stretches = t->depth / STRETCH;
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < stretches; i++) {
+        fetch(&next);
+        if (i < rows) {
+            __builtin_prefetch(t->c + (i * t->ldc), 1);
+            __builtin_prefetch(t->c + (i * t->ldc) + t->cols - 1, 1);
+        }
+#pragma GCC unroll 1
+        for (int p = 0; p < STRETCH; p += 2) {
+            step(rows, wide, a, a_row, b, sum);
+            step(rows, wide, a + a_step, a_row, b + COLS, sum);
+            a += 2 * a_step;
+            b += 2 * COLS;
         }
     }
+#pragma GCC unroll 1
+    for (int64_t p = stretches * STRETCH; p < t->depth; p++) {
+        step(rows, wide, a, a_row, b, sum);
+        a += a_step;
+        b += COLS;
+    }
+    ahead->at = next.at + next.skip;
+    ahead->tiles--;
+    ahead->each = ahead->tiles > 0 ? ahead->each : 0;
     put(rows, wide, sum, t);
 }
 
@@ -256,8 +275,8 @@ static void pack_a(float *out, const tsrk_matmul *args, int64_t row, int64_t row
     float buffer[16];
     /* Whole vectors where what they read too much lies in the array; the next step overwrites it.
      */
-    bool whole = LANES >= ROWS && rows == ROWS && args->a_type == TSR_F32 &&
-                 (row + LANES <= args->m || p + depth < args->k);
+    bool whole =
+        LANES >= ROWS && args->a_type == TSR_F32 && (row + LANES <= args->m || p + depth < args->k);
     for (int64_t q = 0; q < depth; q++) {
         int64_t at = ((p + q) * args->lda) + row;
         if (whole) {
@@ -378,7 +397,6 @@ static int64_t piece(int64_t size, int64_t limit, int64_t unit)
 typedef struct blocks {
     const tsrk_matmul *args;
     int64_t depth, cols; /* of a slice of b */
-    int64_t rows;        /* of a run */
     int64_t part;        /* rows of c whose sums the workspace holds; all where it is not needed */
     float *b, *sums;
 } blocks;
@@ -426,18 +444,31 @@ static void pack_b(const blocks *b, const slice *s, int64_t at, int64_t cols)
     }
 }
 
-/* The source of the panel of rows row .. row + rows, spread over the tiles of a panel. */
+/* The source of the panel of rows row .. row + rows, spread over the tiles of a panel: rows of a,
+ * line by line, or the last line of each step, whose first one is this panel's too. */
 static prefetch look_ahead(const tsrk_matmul *args, const slice *s, int64_t row, int64_t rows)
 {
     int64_t size = (int64_t)tsrk_cpu_size(args->a_type);
-    int64_t run = args->trans_a ? rows : s->depth;
-    int64_t at = args->trans_a ? (s->p * args->lda) + row : (row * args->lda) + s->p;
-    prefetch out = {.at = tsrk_cpu_at(args->a, args->a_type, at)};
-    out.runs = args->trans_a ? s->depth : rows;
-    out.lines = (run * size + 63) / 64 + (args->trans_a ? 1 : 0);
-    out.skip = (args->lda * size) - (out.lines * 64);
-    int64_t turns = (s->cols + COLS - 1) / COLS * ((s->depth + 15) / 16);
-    out.each = rows > 0 && turns > 0 ? ((out.runs * out.lines) + turns - 1) / turns : 0;
+    int64_t stride = args->lda * size;
+    int64_t tiles = (s->cols + COLS - 1) / COLS;
+    int64_t stretches = s->depth / STRETCH;
+    if (rows == 0 || stretches == 0) {
+        return (prefetch){.at = args->a};
+    }
+    prefetch out = {.stride = stride};
+    if (args->trans_a) {
+        int64_t at = (s->p * args->lda) + row + rows - 1;
+        out.at = tsrk_cpu_at(args->a, args->a_type, at);
+        out.each = (s->depth + (tiles * stretches) - 1) / (tiles * stretches);
+        out.along = out.each * stride;
+        out.tiles = (s->depth + (out.each * stretches) - 1) / (out.each * stretches);
+    } else {
+        out.at = tsrk_cpu_at(args->a, args->a_type, (row * args->lda) + s->p);
+        out.each = (rows + tiles - 1) / tiles;
+        out.along = STRETCH * size;
+        out.tiles = (rows + out.each - 1) / out.each;
+        out.skip = (out.each * stride) - (stretches * out.along);
+    }
     return out;
 }
 
@@ -465,53 +496,61 @@ static void finish(const blocks *b, const slice *s, int64_t row, int64_t rows)
     }
 }
 
-static void run_rows(const blocks *b, const slice *s, float *member)
+/* The team takes panels of equal height, as many for each thread. */
+static int64_t panel_count(int64_t rows)
+{
+    int64_t team = omp_get_num_threads();
+    return ((rows + ROWS - 1) / ROWS + team - 1) / team * team;
+}
+
+static int64_t panel_row(const slice *s, int64_t panel)
+{
+    return s->row + (s->rows * panel / panel_count(s->rows));
+}
+
+static void run_panel(const blocks *b, const slice *s, int64_t index, float *member)
 {
     float *panel = member + EDGE_FLOATS;
     const tsrk_matmul *args = b->args;
     bool sums = needs_sums(args);
-    int64_t end = s->row + s->rows;
-    for (int64_t i = s->row; i < end; i += ROWS) {
-        int64_t rows = end - i < ROWS ? end - i : ROWS;
-        int64_t next = end - i - rows < ROWS ? end - i - rows : ROWS;
-        prefetch ahead = look_ahead(args, s, i + rows, next);
-        tile t = {.edge = member,
-                  .ldc = sums ? b->cols : args->ldc,
-                  .depth = s->depth,
-                  .add = s->p > 0 || (args->accumulate && !sums)};
-        t.c = sums ? b->sums + ((i % b->part) * b->cols)
-                   : (float *)args->c + (i * args->ldc) + s->col;
-        pack_a(panel, args, i, rows, s->p, s->depth);
-        for (int64_t j = 0; j < s->cols; j += COLS) {
-            t.cols = s->cols - j < COLS ? s->cols - j : COLS;
-            if (args->trans_a) {
-                tile_by_step(rows, panel, b->b + (j * s->depth), &t, &ahead);
-            } else {
-                tile_along_k(rows, panel, b->b + (j * s->depth), &t, &ahead);
-            }
-            t.c += COLS;
+    int64_t row = panel_row(s, index);
+    int64_t next = panel_row(s, index + 1);
+    int64_t rows = next - row;
+    bool last = next == s->row + s->rows;
+    prefetch ahead = look_ahead(args, s, next, last ? 0 : panel_row(s, index + 2) - next);
+    tile t = {.edge = member,
+              .ldc = sums ? b->cols : args->ldc,
+              .depth = s->depth,
+              .add = s->p > 0 || (args->accumulate && !sums)};
+    t.c = sums ? b->sums + ((row % b->part) * b->cols)
+               : (float *)args->c + (row * args->ldc) + s->col;
+    pack_a(panel, args, row, rows, s->p, s->depth);
+    for (int64_t j = 0; j < s->cols; j += COLS) {
+        t.cols = s->cols - j < COLS ? s->cols - j : COLS;
+        if (args->trans_a) {
+            tile_by_step(rows, panel, b->b + (j * s->depth), &t, &ahead);
+        } else {
+            tile_along_k(rows, panel, b->b + (j * s->depth), &t, &ahead);
         }
-        if (s->p + s->depth == args->k) {
-            finish(b, s, i, rows);
-        }
+        t.c += COLS;
+    }
+    if (s->p + s->depth == args->k) {
+        finish(b, s, row, rows);
     }
 }
 
 /* One slice of b, by every thread of the team: rows part .. of c. */
 static void run_slice(const blocks *b, slice s, float *member)
 {
-    int64_t first = s.row;
-    int64_t end = s.row + s.rows;
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < s.cols; j += PACK_COLS) {
         pack_b(b, &s, j, s.cols - j < PACK_COLS ? s.cols - j : PACK_COLS);
     }
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = first; i < end; i += b->rows) {
-        slice run = s;
-        run.row = i;
-        run.rows = end - i < b->rows ? end - i : b->rows;
-        run_rows(b, &run, member);
+    int64_t panels = panel_count(s.rows);
+    /* Long runs first; whoever is held up, by other work on its core, takes fewer. */
+#pragma omp for schedule(guided)
+    for (int64_t i = 0; i < panels; i++) {
+        run_panel(b, &s, i, member);
     }
 }
 
@@ -544,8 +583,6 @@ void tsrk_cpu_product(const tsrk_matmul *args, int team, void *workspace)
     }
     b.sums = b.b + slice_floats(args);
     float *members = b.sums + sums_floats(args);
-    int64_t runs = team > 1 ? (int64_t)RUNS * team : 1;
-    b.rows = ((b.part + runs - 1) / runs + ROWS - 1) / ROWS * ROWS;
 #pragma omp parallel num_threads(team)
     run_member(&b, members + ((int64_t)omp_get_thread_num() * MEMBER_FLOATS));
 }

@@ -181,21 +181,23 @@ static void threads_do_not_change_bits(void)
     omp_set_num_threads(before);
 }
 
-/* A layer's three products, in which the team decides on runs of rows. */
+/* A layer's three products, in which the team decides on runs of rows; narrow ones, whose slices
+ * are several blocks deep. */
 static void tiles_do_not_change_bits(void)
 {
     static const int64_t size[][3] = {{512, 512, 512},   {512, 1408, 512}, {1408, 512, 2048},
-                                      {1000, 512, 1408}, {256, 700, 1024}, {2048, 300, 64}};
+                                      {1000, 512, 1408}, {256, 700, 1024}, {2048, 300, 64},
+                                      {200, 100, 3000},  {45, 30, 9000}};
     int before = omp_get_max_threads();
-    for (int i = 0; i < 18; i++) {
-        form f = {.m = size[i % 6][0],
-                  .n = size[i % 6][1],
-                  .k = size[i % 6][2],
+    for (int i = 0; i < 24; i++) {
+        form f = {.m = size[i % 8][0],
+                  .n = size[i % 8][1],
+                  .k = size[i % 8][2],
                   .a = TSR_F32,
                   .b = TSR_F32,
                   .c = TSR_F32,
-                  .trans_a = i / 6 == 2,
-                  .trans_b = i / 6 == 0,
+                  .trans_a = i / 8 == 2,
+                  .trans_b = i / 8 == 0,
                   .accumulate = i % 4 == 3};
         data one = make(&f, 1);
         data more = make(&f, 3);

@@ -8,16 +8,16 @@
  * S = scale Q K^T over the keys that its last row sees, a masked softmax of its rows, out = P V;
  * saves lse. Backward computes P anew from lse: dV += P^T dO, dP = dO V^T, dS = P (dP - D) scale,
  * dQ = dS K, dK += dS^T Q. 4 and 10 flops per visible (query, key) pair and element of dim, nearly
- * all in gemm; f32 throughout, bf16 and f16 heads are converted in the thread's workspace.
+ * all in products; f32 throughout, bf16 and f16 heads are converted in the thread's workspace.
  *
  * A thread takes whole heads (forward) or a kv head with all its query heads (backward), so no sum
- * crosses threads and every order is fixed.
+ * crosses threads and every order is fixed. Keys and values are packed once for a head (panels.c).
  */
 #include "kernels/cpu/cpu_priv.h"
 
 #include <math.h>
 
-/* Rows of a block: more waste above the diagonal, fewer make gemm slow. */
+/* Rows of a block: more waste above the diagonal in dK and dV, fewer pack more often. */
 #define QUERIES 64
 /* Queries and keys below which one thread does all (10 us). */
 #define TEAM_PAIRS 4096
@@ -99,43 +99,64 @@ typedef struct extent {
     int64_t m, n, k;
 } extent;
 
-static tsrk_cpu_gemm bind_gemm(head c, const_head a, const_head b, extent e)
+/* c = a [m, k] * b [k, n], or of it what queries see: of scores n, of sums over keys k grows. */
+static void multiply(head c, const_head a, tsrk_cpu_panels b, extent e, bool n_grows,
+                     float *scratch)
 {
-    return (tsrk_cpu_gemm){.a = a.row,
-                           .b = b.row,
-                           .c = c.row,
-                           .m = e.m,
-                           .n = e.n,
-                           .k = e.k,
-                           .lda = a.stride,
-                           .ldb = b.stride,
-                           .ldc = c.stride,
-                           .alpha = 1.0F};
+    tsrk_cpu_panels_times(&(tsrk_cpu_times){.a = a.row,
+                                            .b = b,
+                                            .c = c.row,
+                                            .scratch = scratch,
+                                            .m = e.m,
+                                            .n = e.n,
+                                            .k = e.k,
+                                            .lda = a.stride,
+                                            .ldc = c.stride,
+                                            .n_grows = n_grows,
+                                            .k_grows = !n_grows});
 }
 
-/* c = factor * a [m, k] * b [n, k]^T. */
-static void multiply_rows(head c, const_head a, const_head b, extent e, float factor)
+/* c += a [k, m]^T * b [k, n], where b is packed into buffer. */
+static void add_columns(head c, const_head a, const_head b, extent e, float *buffer, float *scratch)
 {
-    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
-    gemm.alpha = factor;
-    gemm.trans_b = true;
-    tsrk_cpu_gemm_f32(&gemm);
+    tsrk_cpu_panels_times(
+        &(tsrk_cpu_times){.a = a.row,
+                          .b = tsrk_cpu_panels_pack(buffer, b.row, b.stride, false, e.k, e.n),
+                          .c = c.row,
+                          .scratch = scratch,
+                          .m = e.m,
+                          .n = e.n,
+                          .k = e.k,
+                          .lda = a.stride,
+                          .ldc = c.stride,
+                          .trans_a = true,
+                          .add = true});
 }
 
-/* c = a [m, k] * b [k, n]. */
-static void multiply(head c, const_head a, const_head b, extent e)
+static void scale_row(float *x, int64_t n, float factor)
 {
-    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
-    tsrk_cpu_gemm_f32(&gemm);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        x[i] *= factor;
+    }
 }
 
-/* c += a [k, m]^T * b [k, n]. */
-static void add_columns(head c, const_head a, const_head b, extent e)
+/* h [seq, dim]^T * factor, packed. */
+static tsrk_cpu_panels pack_turned(float *out, const_head h, int64_t seq, int64_t dim, float factor)
 {
-    tsrk_cpu_gemm gemm = bind_gemm(c, a, b, e);
-    gemm.beta = 1.0F;
-    gemm.trans_a = true;
-    tsrk_cpu_gemm_f32(&gemm);
+    tsrk_cpu_panels packed = tsrk_cpu_panels_pack(out, h.row, h.stride, true, dim, seq);
+    if (factor != 1.0F) {
+        scale_row(out, tsrk_cpu_panels_floats(dim, seq), factor);
+    }
+    return packed;
+}
+
+/* Floats of a thread: scratch of products, and packed operands: count of [dim, seq], and [seq,
+ * dim]. */
+static int64_t packed_floats(int64_t seq, int64_t dim, int turned)
+{
+    return tsrk_cpu_panels_scratch() + (turned * tsrk_cpu_panels_floats(dim, seq)) +
+           tsrk_cpu_panels_floats(seq, dim);
 }
 
 static const_head rows_from(const_head h, int64_t row)
@@ -167,14 +188,6 @@ static float exp_in_place(float *x, int64_t n, float shift)
     return sum;
 }
 
-static void scale_row(float *x, int64_t n, float factor)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        x[i] *= factor;
-    }
-}
-
 /* Scores [width], of which visible count, to unnormalised probabilities; returns their sum and
  * *max_out. */
 static double softmax_row(float *scores, int64_t visible, int64_t width, float *max_out)
@@ -197,7 +210,7 @@ static double softmax_row(float *scores, int64_t visible, int64_t width, float *
 static int64_t forward_floats(const tsrk_attention *args)
 {
     int64_t whole = round_up(args->seq * args->dim);
-    int64_t floats = QUERIES * score_stride(args->seq);
+    int64_t floats = (QUERIES * score_stride(args->seq)) + packed_floats(args->seq, args->dim, 1);
     return floats +
            (tsrk_cpu_is_half(args->type) ? (3 * whole) + round_up(QUERIES * args->dim) : 0);
 }
@@ -218,10 +231,15 @@ static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float
     int64_t whole = round_up(seq * dim);
     int64_t ld = score_stride(seq);
     float *scores = workspace;
-    float *buffer = scores + (QUERIES * ld);
+    float *scratch = scores + (QUERIES * ld);
+    float *turned = scratch + tsrk_cpu_panels_scratch();
+    float *straight = turned + tsrk_cpu_panels_floats(dim, seq);
+    float *buffer = straight + tsrk_cpu_panels_floats(seq, dim);
     const_head q = read_head(args->q, args->type, iq, seq, q_stride, dim, buffer);
     const_head k = read_head(args->k, args->type, ik, seq, kv_stride, dim, buffer + whole);
     const_head v = read_head(args->v, args->type, ik, seq, kv_stride, dim, buffer + (2 * whole));
+    tsrk_cpu_panels keys = pack_turned(turned, k, seq, dim, args->scale);
+    tsrk_cpu_panels values = tsrk_cpu_panels_pack(straight, v.row, v.stride, false, seq, dim);
     float *lse = args->lse + (((b * args->heads) + h) * seq);
     for (int64_t i = 0; i < seq; i += QUERIES) {
         int64_t rows = seq - i < QUERIES ? seq - i : QUERIES;
@@ -229,15 +247,15 @@ static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float
         float inverse[QUERIES];
         head out = build_head(args->out, args->type, iq + (i * q_stride), q_stride, dim,
                               buffer + (3 * whole));
-        multiply_rows((head){scores, ld}, rows_from(q, i), k, (extent){rows, width, dim},
-                      args->scale);
+        multiply((head){scores, ld}, rows_from(q, i), keys, (extent){rows, i + 1, dim}, true,
+                 scratch);
         for (int64_t r = 0; r < rows; r++) {
             float max;
             double sum = softmax_row(scores + (r * ld), i + r + 1, width, &max);
             lse[i + r] = (float)((double)max + log(sum));
             inverse[r] = (float)(1.0 / sum);
         }
-        multiply(out, (const_head){scores, ld}, v, (extent){rows, dim, width});
+        multiply(out, (const_head){scores, ld}, values, (extent){rows, dim, i + 1}, false, scratch);
         for (int64_t r = 0; r < rows; r++) {
             scale_row(out.row + (r * out.stride), dim, inverse[r]);
         }
@@ -297,13 +315,17 @@ typedef struct backward {
     float *heads;      /* converted heads, one after another */
     int64_t ld, whole; /* row stride of p and ds; floats of a converted head */
     const_head k, v;   /* of the kv head */
+    tsrk_cpu_panels keys_turned, values_turned, keys; /* packed; the first scaled */
+    float *scratch, *packed;                          /* packed: a block of rows of a head */
     head dk, dv;
 } backward;
 
 static int64_t backward_floats(const tsrk_attention_bwd *args)
 {
     int64_t whole = round_up(args->seq * args->dim);
-    int64_t floats = (int64_t)2 * QUERIES * score_stride(args->seq);
+    int64_t floats = ((int64_t)2 * QUERIES * score_stride(args->seq)) +
+                     packed_floats(args->seq, args->dim, 2) +
+                     tsrk_cpu_panels_floats(QUERIES, args->dim);
     return floats +
            (tsrk_cpu_is_half(args->type) ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
 }
@@ -319,9 +341,9 @@ static void backward_scores(const backward *w, const_head q, const_head out, con
 {
     const tsrk_attention_bwd *args = w->args;
     int64_t width = i + rows;
-    extent e = {rows, width, args->dim};
-    multiply_rows((head){w->p, w->ld}, rows_from(q, i), w->k, e, args->scale);
-    multiply_rows((head){w->ds, w->ld}, rows_from(dout, i), w->v, e, 1.0F);
+    extent e = {rows, i + 1, args->dim};
+    multiply((head){w->p, w->ld}, rows_from(q, i), w->keys_turned, e, true, w->scratch);
+    multiply((head){w->ds, w->ld}, rows_from(dout, i), w->values_turned, e, true, w->scratch);
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = i + r;
         float *p = w->p + (r * w->ld);
@@ -359,9 +381,10 @@ static void backward_query_head(const backward *w, int64_t b, int64_t h)
         backward_scores(w, q, out, dout, lse, i, rows);
         const_head p = {w->p, w->ld};
         const_head ds = {w->ds, w->ld};
-        multiply(dq, ds, w->k, (extent){rows, dim, width});
-        add_columns(w->dv, p, rows_from(dout, i), (extent){width, dim, rows});
-        add_columns(w->dk, ds, rows_from(q, i), (extent){width, dim, rows});
+        extent e = {width, dim, rows};
+        multiply(dq, ds, w->keys, (extent){rows, dim, i + 1}, false, w->scratch);
+        add_columns(w->dv, p, rows_from(dout, i), e, w->packed, w->scratch);
+        add_columns(w->dk, ds, rows_from(q, i), e, w->packed, w->scratch);
         write_rows(args->dq, args->type, iq + (i * stride), rows, stride, dim, dq);
     }
 }
@@ -377,9 +400,17 @@ static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t 
     w.p = workspace;
     w.whole = round_up(seq * dim);
     w.ds = w.p + (QUERIES * w.ld);
-    w.heads = w.ds + (QUERIES * w.ld);
+    w.scratch = w.ds + (QUERIES * w.ld);
+    w.packed = w.scratch + tsrk_cpu_panels_scratch();
+    float *keys_turned = w.packed + tsrk_cpu_panels_floats(QUERIES, dim);
+    float *values_turned = keys_turned + tsrk_cpu_panels_floats(dim, seq);
+    float *keys = values_turned + tsrk_cpu_panels_floats(dim, seq);
+    w.heads = keys + tsrk_cpu_panels_floats(seq, dim);
     w.k = read_head(args->k, args->type, ik, seq, stride, dim, w.heads);
     w.v = read_head(args->v, args->type, ik, seq, stride, dim, w.heads + w.whole);
+    w.keys_turned = pack_turned(keys_turned, w.k, seq, dim, args->scale);
+    w.values_turned = pack_turned(values_turned, w.v, seq, dim, 1.0F);
+    w.keys = tsrk_cpu_panels_pack(keys, w.k.row, w.k.stride, false, seq, dim);
     w.dk = build_head(args->dk, args->type, ik, stride, dim, w.heads + (2 * w.whole));
     w.dv = build_head(args->dv, args->type, ik, stride, dim, w.heads + (3 * w.whole));
     for (int64_t t = 0; t < seq; t++) {

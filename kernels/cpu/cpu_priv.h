@@ -177,19 +177,34 @@ void tsrk_cpu_product(const tsrk_matmul *args, int team, void *workspace);
 /** The same at every level. */
 size_t tsrk_cpu_product_bytes(const tsrk_matmul *args, int threads);
 
+/* ---- panels.c: on the calling thread alone, in f32 ---- */
+
+/** A packed second operand [k, n]. */
+typedef struct tsrk_cpu_panels {
+    const float *at;
+    int64_t k, n;
+} tsrk_cpu_panels;
+
+/** c [m, n] (+)= op(a) [m, k] * b [k, n]; b may be packed from more rows and columns. Where n or k
+ * grows, it is the first row's, and each row has one more than the row before: what a triangle
+ * needs, at least. */
+typedef struct tsrk_cpu_times {
+    const float *a;
+    tsrk_cpu_panels b;
+    float *c, *scratch; /* scratch [tsrk_cpu_panels_scratch()] */
+    int64_t m, n, k, lda, ldc;
+    bool trans_a, add, n_grows, k_grows;
+} tsrk_cpu_times;
+
+/** Floats that packing [k, n] takes, and those of a scratch; the same at every level. */
+int64_t tsrk_cpu_panels_floats(int64_t k, int64_t n);
+int64_t tsrk_cpu_panels_scratch(void);
+/** Pack op(b) [k, n] into out. */
+tsrk_cpu_panels tsrk_cpu_panels_pack(float *out, const float *b, int64_t ldb, bool trans_b,
+                                     int64_t k, int64_t n);
+void tsrk_cpu_panels_times(const tsrk_cpu_times *args);
+
 /* ---- gemm.c ---- */
-
-/** Row-major c [m, n] = alpha * op(a) [m, k] * op(b) [k, n] + beta * c in f32. */
-typedef struct tsrk_cpu_gemm {
-    const float *a, *b;
-    float *c;
-    int64_t m, n, k, lda, ldb, ldc;
-    float alpha, beta; /* beta 0 does not read c */
-    bool trans_a, trans_b;
-} tsrk_cpu_gemm;
-
-/** On the calling thread alone. */
-void tsrk_cpu_gemm_f32(const tsrk_cpu_gemm *gemm);
 
 /** One thread's oneDNN objects for the bf16 tiles of one matmul; zero-initialise. A tile of the
  * same shape as the one before reuses them. */

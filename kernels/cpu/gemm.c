@@ -4,10 +4,10 @@
  * @file gemm.c
  * The only file that knows oneDNN (C API of version 2).
  *
- * f32 goes through dnnl_sgemm; bf16 through matmul primitives where they use the processor's bf16
- * dot product (twice the f32 rate on Zen 4). Both run on the calling thread alone: oneDNN would
- * split k over threads for some shapes and so make bits depend on their number. matmul.c cuts the
- * work and gives the pieces to threads.
+ * bf16 goes through matmul primitives where they use the processor's bf16 dot product (twice the
+ * f32 rate on Zen 4). They run on the calling thread alone: oneDNN would split k over threads for
+ * some shapes and so make bits depend on their number. matmul.c cuts the work and gives the pieces
+ * to threads.
  *
  * Primitives are made anew per matmul. oneDNN keeps its own cache of them, from which one comes in
  * 3 to 40 us, and its scratch memory asks for creation and use on the same thread.
@@ -15,22 +15,6 @@
 #include "kernels/cpu/cpu_priv.h"
 
 #include <oneapi/dnnl/dnnl.h>
-
-/* What dnnl_sgemm would compute; for the sizes or strides that it may refuse. */
-static void plain_gemm(const tsrk_cpu_gemm *g)
-{
-    for (int64_t i = 0; i < g->m; i++) {
-        for (int64_t j = 0; j < g->n; j++) {
-            float sum = 0.0F;
-            for (int64_t p = 0; p < g->k; p++) {
-                sum += g->a[g->trans_a ? (p * g->lda) + i : (i * g->lda) + p] *
-                       g->b[g->trans_b ? (j * g->ldb) + p : (p * g->ldb) + j];
-            }
-            float *out = &g->c[(i * g->ldc) + j];
-            *out = (g->alpha * sum) + (g->beta == 0.0F ? 0.0F : g->beta * *out);
-        }
-    }
-}
 
 /* Threads that the caller may use; oneDNN gets one until leave(). */
 static int enter(void)
@@ -46,24 +30,6 @@ static void leave(int threads)
 {
     if (threads > 1) {
         omp_set_num_threads(threads);
-    }
-}
-
-void tsrk_cpu_gemm_f32(const tsrk_cpu_gemm *gemm)
-{
-    if (gemm->m == 0 || gemm->n == 0) {
-        return;
-    }
-    dnnl_status_t status = dnnl_invalid_arguments;
-    if (gemm->k > 0) {
-        int threads = enter();
-        status = dnnl_sgemm(gemm->trans_a ? 'T' : 'N', gemm->trans_b ? 'T' : 'N', gemm->m, gemm->n,
-                            gemm->k, gemm->alpha, gemm->a, gemm->lda, gemm->b, gemm->ldb,
-                            gemm->beta, gemm->c, gemm->ldc);
-        leave(threads);
-    }
-    if (status != dnnl_success) {
-        plain_gemm(gemm);
     }
 }
 

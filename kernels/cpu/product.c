@@ -23,11 +23,6 @@
 /* Steps of k that a thread packs at a time of a b that lies by rows. */
 #define PACK_STEPS 64
 
-/* A thread's share of the workspace: an edge and a panel, with a spare vector, of the widest level.
- */
-#define EDGE_FLOATS   ((int64_t)14 * 32)
-#define MEMBER_FLOATS (EDGE_FLOATS + ((int64_t)14 * A_STRIDE) + 16)
-
 /* Pieces of equal size, as few as limit allows, in whole units. */
 static int64_t piece(int64_t size, int64_t limit, int64_t unit)
 {

@@ -26,6 +26,11 @@
 /** Row stride of a packed panel of a, when its rows lie along k: no two in one set of the cache. */
 #define A_STRIDE (TSRK_CPU_K_BLOCK + 16)
 
+/** A thread's share of a workspace: an edge and a panel of a, with a spare vector, of the widest
+ * level. */
+#define EDGE_FLOATS   ((int64_t)14 * 32)
+#define MEMBER_FLOATS (EDGE_FLOATS + ((int64_t)14 * A_STRIDE) + 16)
+
 typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 typedef float loose_vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 

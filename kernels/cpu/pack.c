@@ -8,6 +8,27 @@
  */
 #include "kernels/cpu/tile.h"
 
+/* A vector of each step of an f32 or bf16 array from element at on: of what it has too much, the
+ * next step overwrites. */
+static void pack_vectors(float *out, const tsrk_matmul *args, int64_t at, int64_t depth)
+{
+    if (args->a_type == TSR_F32) {
+        const float *from = (const float *)args->a + at;
+        for (int64_t q = 0; q < depth; q++) {
+            store(out + (q * ROWS), load(from + (q * args->lda)));
+        }
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)args->a + at;
+    for (int64_t q = 0; q < depth; q++) {
+        float wide[LANES];
+        for (int i = 0; i < LANES; i++) {
+            wide[i] = tsrk_cpu_from_bf16(from[(q * args->lda) + i]);
+        }
+        memcpy(out + (q * ROWS), wide, sizeof wide);
+    }
+}
+
 void tsrk_cpu_pack_a(float *out, const tsrk_matmul *args, int64_t row, int64_t rows, int64_t p,
                      int64_t depth)
 {
@@ -18,19 +39,16 @@ void tsrk_cpu_pack_a(float *out, const tsrk_matmul *args, int64_t row, int64_t r
         }
         return;
     }
+    bool inside = row + LANES <= args->m || p + depth < args->k; /* all that vectors read */
+    if (LANES >= ROWS && args->a_type != TSR_F16 && inside) {
+        pack_vectors(out, args, (p * args->lda) + row, depth);
+        return;
+    }
     float buffer[16];
-    /* Whole vectors where what they read too much lies in the array; the next step overwrites it.
-     */
-    bool whole =
-        LANES >= ROWS && args->a_type == TSR_F32 && (row + LANES <= args->m || p + depth < args->k);
     for (int64_t q = 0; q < depth; q++) {
         int64_t at = ((p + q) * args->lda) + row;
-        if (whole) {
-            store(out + (q * ROWS), load((const float *)args->a + at));
-        } else {
-            const float *from = tsrk_cpu_view(args->a, args->a_type, at, rows, buffer);
-            memcpy(out + (q * ROWS), from, (size_t)rows * sizeof *out);
-        }
+        const float *from = tsrk_cpu_view(args->a, args->a_type, at, rows, buffer);
+        memcpy(out + (q * ROWS), from, (size_t)rows * sizeof *out);
     }
 }
 

@@ -26,7 +26,7 @@ typedef enum tsr_rank_order {
      *  processor where the launcher has bound ranks, else in the launcher's order. So the last axes
      *  of a mesh are nearest however the launcher dealt ranks out. */
     TSR_RANKS_BY_HOST = 0,
-    TSR_RANKS_AS_LAUNCHED /**< As MPI_COMM_WORLD has them. */
+    TSR_RANKS_AS_LAUNCHED /**< As the launcher numbered them. */
 } tsr_rank_order;
 
 /** Zero-initialise for defaults. */
@@ -37,9 +37,9 @@ typedef struct tsr_world_options {
     int sim_rank;              /**< sim: the rank to be. */
     int sim_size;              /**< sim: the number of ranks; 0: 1. */
     tsr_rank_order rank_order; /**< The first world of a process settles it. */
-    /** Points to an MPI_Comm of the program's, whose ranks the world has instead of all that the
-     *  launcher started, in its order; it stays the program's, which may free it after the call.
-     *  NULL: all. */
+    /** Points to an MPI communicator of the program's (to its handle), whose ranks the world has
+     * instead of all that the launcher started, in its order; it stays the program's, which may
+     * free it after the call. NULL: all. */
     const void *mpi_comm;
 } tsr_world_options;
 

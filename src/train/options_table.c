@@ -197,9 +197,10 @@ static const tsri_option table[] = {
      .offset = AT(parallel.units),
      .fallback = "block",
      .choices = "block, model",
-     .help = "What is gathered and reduced together. block: each block of the model, the\n"
-             "embedding, the head (a weight that is both belongs to the whole), and the rest; model:\n"
-             "the whole model at once."},
+     .help =
+         "What is gathered and reduced together. block: each block of the model, the\n"
+         "embedding, the head (a weight that is both belongs to the whole), and the rest; model:\n"
+         "the whole model at once."},
     {.path = "parallel.param_dtype",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.param_dtype),

@@ -101,14 +101,14 @@ static tsr_status read_owned(const tsri_job *job, curve *out)
 /* What rests where, and of gradients, which do not rest on the device, what a rank keeps. */
 static void read_places(const tsri_job *job, curve *out)
 {
-    tsr_unit_info units[2 * LAYERS + 1] = {{0}};
+    tsr_unit_info units[2 * LAYERS + 3] = {{0}};
 
-    CHECK(tsr_fsdp_units(job->model, units, 2 * LAYERS + 1) <= 2 * LAYERS + 1);
+    CHECK(tsr_fsdp_units(job->model, units, 2 * LAYERS + 3) <= 2 * LAYERS + 3);
     for (int k = 0; k < TSRI_MEM_COUNT; k++) {
         out->device[k] = tsri_comm_device(job->comm)->bytes_kind[k];
         out->host[k] = tsri_comm_device(job->comm)->host_kind[k];
     }
-    for (int i = 0; i <= 2 * LAYERS; i++) {
+    for (int i = 0; i < 2 * LAYERS + 3; i++) {
         out->shards += units[i].shard_bytes;
         out->gradients += units[i].grad_bytes;
     }

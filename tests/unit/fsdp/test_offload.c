@@ -10,7 +10,8 @@
 #include "train/job.h"
 
 enum {
-    LAYERS = 3
+    LAYERS = 3,
+    UNITS = LAYERS + 3 /* the root, embedding and head */
 };
 
 static tsri_job_options small_job(void)
@@ -113,27 +114,30 @@ static void check_trace(bool params, bool grads, int micro_batches, const char *
 static void parameters_are_copied_before_each_gather(void)
 {
     check_trace(true, false, 1,
-                "x: g: x:layers.0 g:layers.0 x:layers.1 g:layers.1 "
-                "x:layers.0 g:layers.0 s:layers.1 a:layers.1 s:layers.0 a:layers.0 s: a:");
+                "x: g: x:embed g:embed x:layers.0 g:layers.0 x:layers.1 g:layers.1 x:head g:head "
+                "x:layers.1 g:layers.1 s:head a:head x:layers.0 g:layers.0 s:layers.1 a:layers.1 "
+                "x:embed g:embed s:layers.0 a:layers.0 s:embed a:embed s: a:");
 }
 
 static void gradients_are_copied_behind_their_reduction(void)
 {
     check_trace(false, true, 1,
-                "g: g:layers.0 g:layers.1 "
+                "g: g:embed g:layers.0 g:layers.1 g:head g:layers.1 s:head a:head x:head "
                 "g:layers.0 s:layers.1 a:layers.1 x:layers.1 "
-                "s:layers.0 a:layers.0 x:layers.0 s: a: x:");
+                "g:embed s:layers.0 a:layers.0 x:layers.0 s:embed a:embed x:embed s: a: x:");
 }
 
 /* With more micro-batches what is there comes back first, but for the first. */
 static void sums_come_back_before_more_is_added(void)
 {
     check_trace(false, true, 2,
-                "g: g:layers.0 g:layers.1 "
-                "g:layers.0 s:layers.1 x:layers.1 s:layers.0 x:layers.0 s: x: "
-                "g: g:layers.0 g:layers.1 "
+                "g: g:embed g:layers.0 g:layers.1 g:head g:layers.1 s:head x:head "
+                "g:layers.0 s:layers.1 x:layers.1 g:embed s:layers.0 x:layers.0 s:embed x:embed "
+                "s: x: g: g:embed g:layers.0 g:layers.1 g:head "
+                "g:layers.1 x:head s:head a:head x:head "
                 "g:layers.0 x:layers.1 s:layers.1 a:layers.1 x:layers.1 "
-                "x:layers.0 s:layers.0 a:layers.0 x:layers.0 x: s: a: x:");
+                "g:embed x:layers.0 s:layers.0 a:layers.0 x:layers.0 "
+                "x:embed s:embed a:embed x:embed x: s: a: x:");
 }
 
 /* What rests in the host pool is what the device has less of, and step memory grows by no more than
@@ -143,7 +147,7 @@ static void pools_hold_what_they_say(void)
     tsri_job_options o = small_job();
     tsri_plan_summary plain;
     tsri_plan_summary moved;
-    tsr_unit_info units[LAYERS + 1];
+    tsr_unit_info units[UNITS];
     size_t host[TSRI_MEM_COUNT];
     size_t gradients = 0;
     size_t largest = 0;
@@ -153,8 +157,8 @@ static void pools_hold_what_they_say(void)
     CHECK_OK(step(&r, 0));
     tsri_job_summarize(r.job, &plain);
     memcpy(host, device_of(&r)->bytes_kind, sizeof(host));
-    REQUIRE_EQ(tsr_fsdp_units(r.job->model, units, LAYERS + 1), LAYERS + 1);
-    for (int i = 0; i <= LAYERS; i++) {
+    REQUIRE_EQ(tsr_fsdp_units(r.job->model, units, UNITS), UNITS);
+    for (int i = 0; i < UNITS; i++) {
         gradients += units[i].grad_bytes;
         largest = units[i].grad_bytes > largest ? units[i].grad_bytes : largest;
     }
@@ -199,9 +203,10 @@ static void inputs_go_down_and_come_up(void)
     tsri_recorder_clear(device_of(&r));
     CHECK_OK(step(&r, 0));
     CHECK_STR(trace(&r, text, sizeof(text)),
-              "g: g:layers.0 g:layers.1 x:layers.0 g:layers.2 x:layers.1 x:layers.2 "
-              "g:layers.1 x:layers.1 s:layers.2 a:layers.2 g:layers.0 x:layers.0 "
-              "s:layers.1 a:layers.1 s:layers.0 a:layers.0 s: a:");
+              "g: g:embed g:layers.0 g:layers.1 x:layers.0 g:layers.2 x:layers.1 g:head x:layers.2 "
+              "g:layers.2 s:head a:head g:layers.1 x:layers.1 s:layers.2 a:layers.2 "
+              "g:layers.0 x:layers.0 s:layers.1 a:layers.1 g:embed s:layers.0 a:layers.0 "
+              "s:embed a:embed s: a:");
     host = device_of(&r)->host_peak;
     CHECK_EQ(host, (size_t)LAYERS * 2 * 16 * 40 * sizeof(float)); /* [8 / 4, 16, 40] of each */
     CHECK_OK(step(&r, 1));

@@ -87,8 +87,8 @@ typedef enum tsri_reduce_op {
 /** One buffer range of a collective. W = group size, r = this rank's index in the group; count is
  *  in elements. in and out are borrowed until the stream passes the call.
  *  ALL_GATHER      in count, out W*count; rank i's piece at i*count. In place: in = out + r*count.
- *  REDUCE_SCATTER  in W*count, out count: piece r of the sum. In place: out = in + r*count. The
- *                  rest of in is unspecified afterwards.
+ *  REDUCE_SCATTER  in W*count, out count: piece r of the sum. In place: out = in + r*count, and the
+ *                  rest of in is unspecified afterwards. Else in stays as it is, as with all kinds.
  *  ALL_REDUCE      in count, out count. In place: in = out.
  *  ALL_TO_ALL      in W*count, out W*count: block j of in goes to block r of rank j's out. Not in
  * place. BROADCAST       count from root's in to every out; in = out allowed. */

@@ -130,14 +130,20 @@ static tsr_status check_side(const tsr_group *group, const tsri_coll *coll, cons
     return TSR_OK;
 }
 
+static bool shares_bytes(const tsri_coll_item *item, const item_range *range)
+{
+    return item->in == item->out && range->in_bytes > 0 && range->out_bytes > 0 &&
+           item->in_offset + range->in_bytes > item->out_offset &&
+           item->out_offset + range->out_bytes > item->in_offset;
+}
+
 /* Where in and out share bytes they must lie exactly as the kind's in-place rule says. */
 static bool in_place_rule_holds(const tsr_group *group, const tsri_coll *coll,
                                 const tsri_coll_item *item, const item_range *range)
 {
     const size_t in = item->in_offset;
     const size_t out = item->out_offset;
-    if (item->in != item->out || range->in_bytes == 0 || range->out_bytes == 0 ||
-        in + range->in_bytes <= out || out + range->out_bytes <= in) {
+    if (!shares_bytes(item, range)) {
         return true;
     }
     switch (coll->kind) {
@@ -261,8 +267,9 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
         const tsri_coll_item *item = &coll->items[i];
         item_range range = {0};
         TSR_TRY(item_bytes(group, coll, item, &range));
-        access[access_count++] = (tsri_access){item->in, item->in_offset, range.in_bytes,
-                                               coll->kind == TSRI_REDUCE_SCATTER};
+        access[access_count++] =
+            (tsri_access){item->in, item->in_offset, range.in_bytes,
+                          coll->kind == TSRI_REDUCE_SCATTER && shares_bytes(item, &range)};
         access[access_count++] = (tsri_access){item->out, item->out_offset, range.out_bytes, true};
         add_bytes(group, coll, (size_t)item->count * tsr_dtype_size(coll->dtype), &entry);
         entry.call = tsri_hash(&item->count, sizeof(item->count), entry.call);

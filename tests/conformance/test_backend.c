@@ -354,6 +354,13 @@ static void try_collective(rig *r, tsri_coll *coll, tsr_group *group, tsr_stream
             wrong += host[e] != expected_of(r, coll, i, items[i].count, e);
         }
     }
+    for (int i = 0; i < coll->item_count && !in_place; i++) {
+        const int64_t n = items[i].count * (wide_in ? r->size : 1);
+        CHECK_OK(tsri_read(in, items[i].in_offset, host, (size_t)n * sizeof(float), stream));
+        for (int64_t e = 0; r->executes && e < n; e++) {
+            wrong += host[e] != value_of(r->rank, i, e); /* in stays as it is */
+        }
+    }
     CHECK_EQ(wrong, 0);
     tsri_buffer_release(&in);
     tsri_buffer_release(&out);

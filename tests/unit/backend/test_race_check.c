@@ -172,6 +172,12 @@ static void test_collectives_touch_their_ranges(void)
     CHECK_STATUS(TSR_ERR_INTERNAL, touch(&f, a, 0, 1, false));
     CHECK_STATUS(TSR_ERR_INTERNAL, touch(&f, a, 127, 1, false));
     CHECK_OK(touch(&f, a, 128, 1, true));
+    /* Out of place: in is read only. */
+    item = (tsri_coll_item){f.buffer, 512, f.buffer, 768, 16};
+    REQUIRE_OK(tsri_collective(f.group, &coll, f.streams[b]));
+    CHECK_OK(touch(&f, a, 512, 128, false));
+    CHECK_STATUS(TSR_ERR_INTERNAL, touch(&f, a, 639, 1, true));
+    CHECK_STATUS(TSR_ERR_INTERNAL, touch(&f, a, 768, 1, false));
     /* All-gather out of place: in is read only. */
     item = (tsri_coll_item){f.buffer, 1024, f.buffer, 2048, 16};
     coll.kind = TSRI_ALL_GATHER;

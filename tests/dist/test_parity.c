@@ -10,44 +10,13 @@
  * Compared are loss, gradient norm, every gradient and every updated parameter. With and without
  * overlap the bits are equal. A twin drops one reduction, counts one twice, or reads parameters one
  * place too far, and must miss the bound by far.
- *
- * Bound: both runs sum the same f32 terms in other orders. Relative to the largest entry of a
- * tensor that is some 2^-24 * sqrt(terms) with at most thousands of terms: 2^-24 * 64 < 4e-6, taken
- * twice and with room: 2e-5. An Adam step turns a relative error of a gradient that is large
- * against eps into one of the update, at most lr; of smaller ones into lr * error / eps.
  */
-#include "fsdp/fsdp_priv.h"
-
-#include "base/base.h"
-#include "base/rng.h"
-
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "support/parity.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
-enum {
-    STEPS = 2,
-    MAX_PARAMS = 64,
-    VOCAB = 23,
-    BATCH = 5, /* over 4 data ranks: 2, 2, 1 and none */
-    SEQ = 7
-};
-
-static const double tolerance = 2e-5;
-static const double lr = 1e-3;
-static const double eps = 1e-4;
-
-typedef struct layout_case {
-    const char *name, *preset;
-    int replicate, shard, tp;
-    bool has_reductions; /* of gradients */
-    bool sequence;       /* sequence parallel */
-} layout_case;
-
-static const layout_case cases[] = {
+static const parity_case cases[] = {
     {"one_rank", "ddp", 1, 1, 1, false, false},  {"ddp", "ddp", 2, 4, 1, true, false},
     {"zero1", "zero1", 2, 4, 1, true, false},    {"zero2", "zero2", 2, 4, 1, true, false},
     {"fsdp", "fsdp", 2, 4, 1, true, false},      {"hsdp", "hsdp", 2, 4, 1, true, false},
@@ -56,284 +25,9 @@ static const layout_case cases[] = {
     {"tp_hsdp", "hsdp", 2, 2, 2, true, false},   {"tp_hfsdp", "hfsdp", 2, 2, 2, true, false},
 };
 
-static tsri_job_options options_of(const layout_case *c, int micro_batches, bool overlap)
-{
-    tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                    .llama = {.layers = 3,
-                                              .dim = 13,
-                                              .heads = 8,
-                                              .kv_heads = 2,
-                                              .head_dim = 2,
-                                              .ffn = 21,
-                                              .vocab = VOCAB,
-                                              .init_std = 0.2}},
-                          .axes = {{"replicate", c->replicate}, {"shard", c->shard}, {"tp", c->tp}},
-                          .axis_count = 3,
-                          .preset = c->preset,
-                          .sequence_parallel = c->sequence,
-                          .batch = BATCH,
-                          .seq = SEQ,
-                          .micro_batches = micro_batches,
-                          .seed = 11,
-                          .optim = {.eps = eps, .weight_decay = 0.1}};
-
-    if (!overlap) {
-        o.fsdp.prefetch_depth = 1; /* stored plus one: none ahead */
-        o.fsdp.backward_prefetch = TSR_PREFETCH_NONE;
-    }
-    return o;
-}
-
-/* ---- one rank for itself ---- */
-
-/* Every rank alone: the mesh's one axis carries no data and splits no weight. */
-static tsr_status open_single(tsr_world *world, const tsri_job_options *o, tsri_job *job)
-{
-    const tsr_mesh_axis axis = {"copies", tsr_world_size(world)};
-    const int64_t shape[2] = {o->batch, o->seq};
-    tsr_layout layout;
-
-    memset(job, 0, sizeof(*job));
-    job->world = world;
-    job->options = *o;
-    job->row_count = o->batch;
-    TSR_TRY(tsr_mesh_create(axis.size, &axis, 1, NULL, &job->mesh));
-    TSR_TRY(tsr_comm_open(world, job->mesh, NULL, &job->comm));
-    TSR_TRY(tsri_comm_claim_axis(job->comm, "copies", "one rank"));
-    TSR_TRY(tsri_model_create(job->comm, &o->model, &job->model));
-    for (int i = 0; i < tsri_model_layers(&o->model); i++) {
-        TSR_TRY(tsr_fully_shard(tsri_model_layer(&o->model, job->model, i), &o->fsdp));
-    }
-    TSR_TRY(tsr_fully_shard(job->model, &o->fsdp));
-    TSR_TRY(tsr_module_materialize(job->model, o->seed));
-    TSR_TRY(tsr_module_params(job->model, &job->params, &job->param_count));
-    TSR_TRY(
-        tsr_optimizer_create(job->comm, job->params, job->param_count, &o->optim, &job->optimizer));
-    TSR_TRY(tsr_tape_create(job->comm, &job->tape));
-    TSR_TRY(tsr_layout_data(job->comm, shape, 2, &layout));
-    TSR_TRY(tsri_alloc((size_t)o->micro_batches, sizeof(tsr_dtensor *), &job->ids));
-    TSR_TRY(tsri_alloc((size_t)o->micro_batches, sizeof(tsr_dtensor *), &job->labels));
-    for (int i = 0; i < o->micro_batches; i++) {
-        TSR_TRY(tsr_dtensor_create(job->comm, &layout, TSR_I32, "ids", &job->ids[i]));
-        TSR_TRY(tsr_dtensor_create(job->comm, &layout, TSR_I32, "labels", &job->labels[i]));
-    }
-    return TSR_OK;
-}
-
-static void close_single(tsri_job *job)
-{
-    for (int i = 0; i < job->options.micro_batches; i++) {
-        tsr_dtensor_release(&job->ids[i]);
-        tsr_dtensor_release(&job->labels[i]);
-    }
-    tsri_free(&job->ids);
-    tsri_free(&job->labels);
-    tsr_tape_destroy(&job->tape);
-    tsr_optimizer_destroy(&job->optimizer);
-    tsr_module_release(&job->model);
-    tsr_comm_release(&job->comm);
-    tsr_mesh_release(&job->mesh);
-}
-
-/* ---- running ---- */
-
-/* Of the one-rank run: whole tensors. */
-typedef struct record {
-    tsri_step_result result[STEPS];
-    float *grad[MAX_PARAMS], *final[MAX_PARAMS];
-} record;
-
-/* One run: what it deviates from the record by, in units of the bound, and its bits. */
-typedef struct run {
-    record *r;
-    bool records;
-    int step;
-    double worst;
-    char where[96];
-    uint64_t bits;
-} run;
-
-static void note(run *l, double deviation, const char *where)
-{
-    if (!(deviation <= l->worst)) {
-        l->worst = isfinite(deviation) ? deviation : (double)INFINITY;
-        (void)snprintf(l->where, sizeof(l->where), "step %d: %s", l->step, where);
-    }
-}
-
-static tsr_status write_step(tsri_job *job, int step)
-{
-    int32_t ids[BATCH * SEQ];
-    int32_t labels[BATCH * SEQ];
-
-    for (int micro = 0; micro < job->options.micro_batches; micro++) {
-        const uint64_t key = tsri_rng_key(5, (uint64_t)step, (uint64_t)micro, 0);
-
-        for (int64_t i = 0; i < job->row_count * SEQ; i++) {
-            const uint64_t at = (uint64_t)(job->row_begin * SEQ + i);
-            const uint32_t word = tsri_rng_word(key, at);
-
-            ids[i] = (int32_t)(word % VOCAB);
-            labels[i] = word / VOCAB % 4 == 0 ? TSR_IGNORE_INDEX : (int32_t)(word / 97 % VOCAB);
-        }
-        TSR_TRY(tsri_job_write_batch(job, micro, ids, labels));
-    }
-    return TSR_OK;
-}
-
-static tsr_status read_f32(const tsri_job *job, tsr_buffer *buffer, size_t offset, int64_t count,
-                           float **out)
-{
-    TSR_TRY(tsri_alloc((size_t)count, sizeof(float), out));
-    TSR_TRY(tsri_read(buffer, offset, *out, (size_t)count * sizeof(float),
-                      tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)));
-    return TSR_OK;
-}
-
-/* Largest difference of what this rank owns of p from the whole tensor. */
-static double compare_piece(const tsr_param *p, const float *have, const float *whole)
-{
-    tsri_param_block b;
-    double worst = 0.0;
-
-    tsri_param_get_block(p, &b);
-    for (int64_t e = p->own_begin; e < p->own_end; e++) {
-        const int64_t row = b.first_row + e / b.cols;
-        const int64_t col = b.first_col + e % b.cols;
-        const double d =
-            fabs((double)have[e - p->own_begin] - (double)whole[row * b.global_cols + col]);
-
-        worst = d <= worst ? worst : d;
-    }
-    return worst;
-}
-
-static double largest(const float *values, int64_t count)
-{
-    double most = 0.0;
-
-    for (int64_t i = 0; i < count; i++) {
-        most = fmax(most, fabs((double)values[i]));
-    }
-    return most > 0.0 ? most : 1.0;
-}
-
-/* Record or compare the owned elements of p at (buffer, offset); bound: of the absolute error. */
-static tsr_status look_at(run *l, const tsri_job *job, int i, tsr_buffer *buffer, size_t offset,
-                          float **whole, double bound)
-{
-    const tsr_param *p = job->params[i];
-    const int64_t count = p->own_end - p->own_begin;
-    float *have = NULL;
-
-    TSR_TRY(read_f32(job, buffer, offset, count, &have));
-    if (l->records) {
-        whole[i] = have;
-        return TSR_OK;
-    }
-    l->bits = tsri_hash(have, (size_t)count * sizeof(float), l->bits);
-    if (bound == 0.0) {
-        bound = tolerance * largest(whole[i], tsr_param_count(p));
-    }
-    note(l, compare_piece(p, have, whole[i]) / bound, tsr_param_name(p));
-    tsri_free(&have);
-    return TSR_OK;
-}
-
-static tsr_status look_at_gradients(void *context, tsri_job *job)
-{
-    run *l = context;
-
-    for (int i = 0; i < job->param_count && l->step == 0; i++) {
-        tsr_buffer *grad = NULL;
-        size_t offset = 0;
-
-        TSR_TRY(tsri_param_get_grad(job->params[i], &grad, &offset));
-        TSR_TRY(look_at(l, job, i, grad, offset, l->r->grad, 0.0));
-    }
-    return TSR_OK;
-}
-
-static tsr_status run_steps(tsri_job *job, run *l)
-{
-    const tsri_step_hooks hooks = {.gradients = look_at_gradients, .context = l};
-
-    for (l->step = 0; l->step < STEPS; l->step++) {
-        tsri_step_result have;
-        const tsri_step_result *want = &l->r->result[l->step];
-
-        TSR_TRY(write_step(job, l->step));
-        TSR_TRY(tsri_job_step(job, l->step, lr, 1.0, &hooks, &have));
-        if (l->records) {
-            l->r->result[l->step] = have;
-            continue;
-        }
-        l->bits = tsri_hash(&have.loss, sizeof(have.loss), l->bits);
-        l->bits = tsri_hash(&have.grad_norm, sizeof(have.grad_norm), l->bits);
-        note(l, fabs(have.loss - want->loss) / (tolerance * want->loss), "loss");
-        note(l, fabs(have.grad_norm - want->grad_norm) / (tolerance * want->grad_norm), "norm");
-        note(l, have.tokens != want->tokens ? (double)INFINITY : 0.0, "tokens");
-    }
-    for (int i = 0; i < job->param_count; i++) {
-        const tsr_param *p = job->params[i];
-
-        TSR_TRY(
-            look_at(l, job, i, p->data, p->data_offset, l->r->final, STEPS * lr * tolerance / eps));
-    }
-    return TSR_OK;
-}
-
-static tsr_status record_single(tsr_world *world, const tsri_job_options *o, record *r)
-{
-    run l = {.r = r, .records = true};
-    tsri_job job;
-
-    TSR_TRY(open_single(world, o, &job));
-    if (job.param_count > MAX_PARAMS) {
-        return TSR_RAISE(TSR_ERR_INTERNAL, "%d parameters", job.param_count);
-    }
-    TSR_TRY(run_steps(&job, &l));
-    close_single(&job);
-    return TSR_OK;
-}
-
-static void free_record(record *r)
-{
-    for (int i = 0; i < MAX_PARAMS; i++) {
-        tsri_free(&r->grad[i]);
-        tsri_free(&r->final[i]);
-    }
-}
-
-static tsr_status run_layout(tsr_world *world, const layout_case *c, const tsri_job_options *o,
-                             tsri_sabotage_kind kind, int nth, run *l, bool *struck)
-{
-    if (c->replicate * c->shard * c->tp == 1) {
-        tsri_job job;
-
-        TSR_TRY(open_single(world, o, &job));
-        tsri_sabotage_set(job.model, kind, nth);
-        TSR_TRY(run_steps(&job, l));
-        *struck = tsri_sabotage_struck(job.model);
-        close_single(&job);
-    } else {
-        tsri_job *job = NULL;
-
-        TSR_TRY(tsri_job_open(world, o, &job));
-        tsri_sabotage_set(job->model, kind, nth);
-        TSR_TRY(run_steps(job, l));
-        *struck = tsri_sabotage_struck(job->model);
-        if (kind == TSRI_SABOTAGE_NONE) {
-            TSR_TRY(tsr_params_digest(job->model, NULL));
-        }
-        tsri_job_close(&job);
-    }
-    return TSR_OK;
-}
-
 /* ---- the matrix ---- */
 
-static void check_twins(tsr_world *world, const layout_case *c, int micro_batches, record *r)
+static void check_twins(tsr_world *world, const parity_case *c, int micro_batches, parity_record *r)
 {
     /* The second reduction of a unit, or that of the second unit; parameters of the third unit,
      * which has several. */
@@ -347,46 +41,46 @@ static void check_twins(tsr_world *world, const layout_case *c, int micro_batche
                  {TSRI_SABOTAGE_SHIFT, 3}};
 
     for (size_t i = 0; i < sizeof(twins) / sizeof(twins[0]); i++) {
-        const tsri_job_options o = options_of(c, micro_batches, true);
-        run l = {.r = r};
+        const tsri_job_options o = parity_options(c, micro_batches, true);
+        parity_run l = {.r = r};
         bool struck = false;
 
         if (twins[i].kind != TSRI_SABOTAGE_SHIFT && !c->has_reductions) {
             continue;
         }
-        REQUIRE_OK(run_layout(world, c, &o, twins[i].kind, twins[i].nth, &l, &struck));
+        REQUIRE_OK(parity_run_layout(world, c, &o, twins[i].kind, twins[i].nth, &l, &struck));
         CHECK(struck);
         /* Ten bounds: that it fails is no matter of rounding. */
         CHECK(l.worst > 10.0);
     }
 }
 
-static void check_case(tsr_world *world, const layout_case *c, int micro_batches)
+static void check_case(tsr_world *world, const parity_case *c, int micro_batches)
 {
-    const tsri_job_options o = options_of(c, micro_batches, true);
-    const tsri_job_options serial = options_of(c, micro_batches, false);
-    record r = {0};
-    run overlapped = {.r = &r};
-    run plain = {.r = &r};
+    const tsri_job_options o = parity_options(c, micro_batches, true);
+    const tsri_job_options serial = parity_options(c, micro_batches, false);
+    parity_record r = {0};
+    parity_run overlapped = {.r = &r};
+    parity_run plain = {.r = &r};
     bool struck = false;
 
-    REQUIRE_OK(record_single(world, &o, &r));
-    REQUIRE_OK(run_layout(world, c, &o, TSRI_SABOTAGE_NONE, 0, &overlapped, &struck));
+    REQUIRE_OK(parity_record_single(world, &o, &r));
+    REQUIRE_OK(parity_run_layout(world, c, &o, TSRI_SABOTAGE_NONE, 0, &overlapped, &struck));
     CHECK(!struck);
     CHECK_NEAR(overlapped.worst, 0.0, 1.0);
     if (!(overlapped.worst <= 1.0)) {
         CHECK_STR(overlapped.where, "as on one rank");
     }
-    REQUIRE_OK(run_layout(world, c, &serial, TSRI_SABOTAGE_NONE, 0, &plain, &struck));
+    REQUIRE_OK(parity_run_layout(world, c, &serial, TSRI_SABOTAGE_NONE, 0, &plain, &struck));
     CHECK(plain.bits == overlapped.bits);
     check_twins(world, c, micro_batches, &r);
-    free_record(&r);
+    parity_record_free(&r);
 }
 
 static void run_case(const char *name)
 {
     const tsr_world_options cpu = {.backend = "cpu"};
-    const layout_case *c = NULL;
+    const parity_case *c = NULL;
     tsr_world *world = NULL;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

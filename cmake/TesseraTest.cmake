@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Tessera authors
 # How tests become CTest cases. A test is one file and one executable; what it needs is read from
-# its first lines (/* ranks: 1 2 4 */, /* labels: long */, /* timeout: 120 */) and its includes.
+# its first lines (/* ranks: 1 2 4 */, /* hostile: 4 */, /* labels: long */, /* timeout: 120 */) and
+# its includes.
 
 set(TSR_DIST_ENV
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers build as root
@@ -79,6 +80,10 @@ function(tsr_set_test case file)
     cmake_parse_arguments(ARG "" "PROCESSORS" "LABELS;ENVIRONMENT" ${ARGN})
     tsr_file_option(timeout ${file} timeout ${TSR_TEST_TIMEOUT})
     tsr_file_option(labels ${file} labels "")
+    tsr_file_option(watchdog ${file} watchdog "")
+    if(watchdog) # of a case, in seconds
+        list(APPEND ARG_ENVIRONMENT TSR_TEST_WATCHDOG_S=${watchdog})
+    endif()
     set(scratch ${PROJECT_BINARY_DIR}/scratch/${case})
     file(MAKE_DIRECTORY ${scratch})
     set_tests_properties(${case} PROPERTIES PROCESSORS ${ARG_PROCESSORS} TIMEOUT ${timeout}
@@ -119,6 +124,16 @@ function(tsr_add_dist_test file)
             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} $<TARGET_FILE:${name}>)
         tsr_set_test(${name}.np${n} ${file} PROCESSORS ${processors} LABELS ${ARG_LABELS} np${n}
             ENVIRONMENT ${TSR_DIST_ENV} ${TSR_DIST_SANITIZER_ENV})
+    endforeach()
+    # The same on the backend of tests/support/hostile.h, which stands in for cpu.
+    tsr_file_option(hostile ${file} hostile "")
+    foreach(n IN LISTS hostile)
+        target_link_libraries(${name} PRIVATE tsr_support_hostile)
+        target_link_options(${name} PRIVATE -Wl,-u,tsri_backend_of_test)
+        add_test(NAME ${name}.hostile.np${n}
+            COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} $<TARGET_FILE:${name}>)
+        tsr_set_test(${name}.hostile.np${n} ${file} PROCESSORS 2 LABELS ${ARG_LABELS} np${n} hostile
+            ENVIRONMENT ${TSR_DIST_ENV} ${TSR_DIST_SANITIZER_ENV} TSR_HOSTILE_AS_CPU=1)
     endforeach()
 endfunction()
 

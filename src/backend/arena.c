@@ -494,6 +494,20 @@ static tsr_status acquire_in_step(tsri_arena *arena, tsri_interval *interval, ts
     return TSR_OK;
 }
 
+/* Whoever reads what he has not written gets NaN, of any float type. */
+static tsr_status scribble(const tsri_mem *mem, tsr_stream *stream)
+{
+    unsigned char *poison = NULL;
+    TSR_TRY(tsri_alloc(mem->bytes, 1, &poison));
+    memset(poison, 0xFF, mem->bytes);
+    const tsr_status status = tsri_write(mem->buffer, mem->offset, poison, mem->bytes, stream);
+    tsri_free(&poison);
+    if (status != TSR_OK) {
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kind,
                               const char *label, tsr_stream *stream, tsri_mem *out)
 {
@@ -520,6 +534,9 @@ tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kin
         mem.interval = NOT_THE_ARENAS - 1 - own;
     }
     *out = mem;
+    if (arena->device->scribbles && bytes > 0) {
+        TSR_TRY(scribble(&mem, stream));
+    }
     return TSR_OK;
 }
 

@@ -132,6 +132,7 @@ struct tsr_device {
     size_t host_now, host_peak; /* of the host pool, which those above leave out */
     size_t host_kind[TSRI_MEM_COUNT];
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */
+    bool scribbles;        /* test switch: the arena fills what it hands out with NaN */
 };
 
 struct tsr_buffer {
@@ -216,6 +217,10 @@ struct tsr_backend {
 
 extern const tsr_backend tsri_backend_cpu;
 extern const tsr_backend tsri_backend_sim;
+/** Tests may link this, to know backends of their own, which come first; the library has none.
+ *  Hidden: no program can put one into the shared library. NULL: name is not of these. */
+const tsr_backend *tsri_backend_of_test(const char *name)
+    __attribute__((weak, visibility("hidden")));
 
 /** Backend by name, or TSR_ERR_INVALID that lists the names built in. "auto" is the best present.
  */

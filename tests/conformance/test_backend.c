@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 4 */
-/* What every backend promises, run over each that is built in. Results are looked at where the
- * backend executes; elsewhere (sim) the same calls must be accepted, refused and recorded alike. */
+/* What every backend promises, run over each that is built in, and over the tests' own. Results are
+ * looked at where the backend executes; elsewhere (sim) the same calls must be accepted, refused
+ * and recorded alike. */
 #include "backend/boot/boot.h"
 #include "backend/dispatch.h"
 #include "backend/recorder.h"
@@ -10,12 +11,14 @@
 
 #include <string.h>
 
+#include "support/hostile.h"
 #include "support/tsr_test.h"
 
 enum {
     MAX_RANKS = 8,
     COUNT = 5,
-    MAX_LIST = TSRI_COLL_MAX_ITEMS + 6
+    MAX_LIST = TSRI_COLL_MAX_ITEMS + 6,
+    HOSTILE_SEEDS = 3
 };
 
 typedef struct rig {
@@ -313,6 +316,38 @@ static float expected_of(const rig *r, const tsri_coll *coll, int item, int64_t 
     }
 }
 
+static int wrong_outputs(const rig *r, const tsri_coll *coll, int pieces, tsr_stream *stream)
+{
+    float host[COUNT * MAX_RANKS];
+    int wrong = 0;
+    for (int i = 0; i < coll->item_count; i++) {
+        const tsri_coll_item *item = &coll->items[i];
+        const int64_t n = item->count * pieces;
+        CHECK_OK(tsri_read(item->out, item->out_offset, host, (size_t)n * sizeof(float), stream));
+        for (int64_t e = 0; r->executes && e < n; e++) {
+            /* Sums of integers below 2^24 are exact. */
+            wrong += host[e] != expected_of(r, coll, i, item->count, e);
+        }
+    }
+    return wrong;
+}
+
+/* in stays as it is where out lies elsewhere: elements that do not. */
+static int changed_inputs(const rig *r, const tsri_coll *coll, int pieces, tsr_stream *stream)
+{
+    float host[COUNT * MAX_RANKS];
+    int changed = 0;
+    for (int i = 0; i < coll->item_count; i++) {
+        const tsri_coll_item *item = &coll->items[i];
+        const int64_t n = item->count * pieces;
+        CHECK_OK(tsri_read(item->in, item->in_offset, host, (size_t)n * sizeof(float), stream));
+        for (int64_t e = 0; r->executes && e < n; e++) {
+            changed += host[e] != value_of(r->rank, i, e);
+        }
+    }
+    return changed;
+}
+
 /* Items side by side in two buffers, or in one where the kind allows it. Counts differ, some are 0.
  */
 static void try_collective(rig *r, tsri_coll *coll, tsr_group *group, tsr_stream *stream,
@@ -342,26 +377,10 @@ static void try_collective(rig *r, tsri_coll *coll, tsr_group *group, tsr_stream
         }
         CHECK_OK(tsri_write(in, items[i].in_offset, host, (size_t)n * sizeof(float), stream));
     }
-    int wrong = 0;
     coll->items = items;
     CHECK_OK(tsri_collective(group, coll, stream));
-    for (int i = 0; i < coll->item_count; i++) {
-        const int64_t n = items[i].count * (wide_out ? r->size : 1);
-        CHECK_OK(
-            tsri_read(items[i].out, items[i].out_offset, host, (size_t)n * sizeof(float), stream));
-        for (int64_t e = 0; r->executes && e < n; e++) {
-            /* Sums of integers below 2^24 are exact. */
-            wrong += host[e] != expected_of(r, coll, i, items[i].count, e);
-        }
-    }
-    for (int i = 0; i < coll->item_count && !in_place; i++) {
-        const int64_t n = items[i].count * (wide_in ? r->size : 1);
-        CHECK_OK(tsri_read(in, items[i].in_offset, host, (size_t)n * sizeof(float), stream));
-        for (int64_t e = 0; r->executes && e < n; e++) {
-            wrong += host[e] != value_of(r->rank, i, e); /* in stays as it is */
-        }
-    }
-    CHECK_EQ(wrong, 0);
+    CHECK_EQ(wrong_outputs(r, coll, wide_out ? r->size : 1, stream), 0);
+    CHECK_EQ(in_place ? 0 : changed_inputs(r, coll, wide_in ? r->size : 1, stream), 0);
     tsri_buffer_release(&in);
     tsri_buffer_release(&out);
 }
@@ -502,6 +521,11 @@ static void over_backends(void (*check)(const char *name))
     REQUIRE_OK(tsri_boot_init(NULL, NULL, NULL, &info));
     check("sim");
     check("cpu");
+    for (uint64_t seed = 1; seed <= HOSTILE_SEEDS; seed++) {
+        hostile_set(&(hostile_options){.seed = seed});
+        check("hostile");
+        CHECK_EQ(hostile_fault_count(), 0);
+    }
 }
 
 static void test_table(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 4 */
+/* hostile: 4 */
 /**
  * @file test_checkpointing.c
  * A stack of blocks with and without activation checkpointing: the same bits, less memory.

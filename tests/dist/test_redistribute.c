@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 4 6 8 */
+/* hostile: 4 */
 /**
  * @file test_redistribute.c
  * Every pair of placements on real ranks: the bytes, the collectives, and the source left alone.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 4 */
+/* hostile: 4 */
 /**
  * @file test_step_state.c
  * What a step knows, and for how long: updates are counted where they are made, norms and loss

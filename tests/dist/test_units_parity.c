@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 4 */
+/* hostile: 4 */
 /* labels: parity */
 /**
  * @file test_units_parity.c

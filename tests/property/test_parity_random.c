@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 2 4 6 8 */
+/* hostile: 4 */
 /* labels: parity */
 /**
  * @file test_parity_random.c

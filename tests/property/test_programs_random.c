@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* ranks: 1 2 4 8 */
+/* hostile: 2 4 */
 /* labels: parity */
 /**
  * @file test_programs_random.c

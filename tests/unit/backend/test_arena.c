@@ -284,6 +284,34 @@ static void test_dropped_waits_are_found(void)
     }
 }
 
+/* On a device that scribbles, a range is written when it is acquired, before and with a plan. */
+static void test_ranges_are_scribbled_on(void)
+{
+    fixture f;
+    tsri_mem mem;
+    tsri_mem none;
+    REQUIRE_OK(open_all(&f, true));
+    for (int step = 0; step < 4; step++) { /* the first makes the plan */
+        int count = 0;
+        int writes = 0;
+        f.device->scribbles = step % 2 == 1;
+        tsri_recorder_clear(f.device);
+        REQUIRE_OK(tsri_arena_step_begin(f.arena));
+        REQUIRE_OK(tsri_arena_acquire(f.arena, 1000, TSRI_MEM_WORKSPACE, "r", f.streams[1], &mem));
+        REQUIRE_OK(tsri_arena_acquire(f.arena, 0, TSRI_MEM_WORKSPACE, "r", f.streams[1], &none));
+        const tsri_entry *e = tsri_recorder_entries(f.device, &count);
+        for (int i = 0; i < count; i++) {
+            writes += e[i].kind == TSRI_ENTRY_COPY && e[i].op == TSRI_COPY_WRITE &&
+                      e[i].stream == TSRI_STREAM_GATHER && e[i].bytes == 1000;
+        }
+        CHECK_EQ(writes, step % 2);
+        tsri_arena_release(f.arena, &mem, tsri_event_record(f.streams[1]));
+        tsri_arena_release(f.arena, &none, tsri_event_record(f.streams[1]));
+        REQUIRE_OK(tsri_arena_step_end(f.arena));
+    }
+    close_all(&f);
+}
+
 /* ---- departures ---- */
 
 static tsr_status two_ranges(fixture *f, size_t bytes, tsri_mem_kind kind, int stream,
@@ -536,6 +564,7 @@ const tsr_test_case tsr_test_cases[] = {
      test_replay_gives_the_same_places_and_allocates_nothing},
     {"takers_wait_for_the_last_use", test_takers_wait_for_the_last_use},
     {"dropped_waits_are_found", test_dropped_waits_are_found},
+    {"ranges_are_scribbled_on", test_ranges_are_scribbled_on},
     {"random_steps_are_free_of_races", test_random_steps_are_free_of_races},
     {"departures", test_departures},
     {"states", test_states},

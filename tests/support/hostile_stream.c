@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/* Queues of the hostile backend, and who of them runs next.
+ *
+ * Every stream is a list of operations. advance() takes one from some stream whose next may run:
+ * the first in an order of the streams that lasts some operations, or any. A collective that waits
+ * for other ranks stands in nobody's way but its stream's. The host calls advance until it has what
+ * it wants, and now and then longer.
+ *
+ * A stream that failed stands still: what is queued counts as over, whoever waits for it fails too.
+ */
+#include "support/hostile_stream.h"
+
+#include "backend/recorder.h"
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "support/hostile_coll.h"
+
+enum {
+    MOST_QUEUED = 2048,
+    FOREVER = 1 << 30
+};
+
+static const long nap_ns = 20000;
+/* A stream that goes before others waits for other ranks for so long before others may go on. */
+static const double stubborn_s = 0.002;
+/* A host that is elsewhere for so long may be waiting for a rank that waits for it. */
+static const double patience_s = 0.05;
+
+/* ---- habits ---- */
+
+/* splitmix64 */
+static uint64_t draw(hostile_device *device, uint64_t below)
+{
+    uint64_t z = device->random += 0x9E3779B97F4A7C15ULL;
+
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    return (z ^ (z >> 31)) % below;
+}
+
+static void shuffle(hostile_device *device)
+{
+    for (int i = TSRI_STREAM_COUNT - 1; i > 0; i--) {
+        const int k = (int)draw(device, (uint64_t)i + 1);
+        const int other = device->order[k];
+
+        device->order[k] = device->order[i];
+        device->order[i] = other;
+    }
+}
+
+static void draw_habits(hostile_device *device)
+{
+    device->alternates = draw(device, 4) == 0;
+    device->quantum = draw(device, 3) == 0 ? FOREVER : 1 << draw(device, 9);
+    device->lingers = draw(device, 2) == 0;
+    device->stubborn = draw(device, 2) == 0;
+    device->room = draw(device, 3) == 0 ? 1 << draw(device, 7) : MOST_QUEUED;
+    shuffle(device);
+}
+
+void hostile_enter(hostile_device *device)
+{
+    const hostile_state *state = hostile_get_state();
+
+    atomic_fetch_add(&device->calls, 1);
+    (void)pthread_mutex_lock(&device->lock);
+    if (device->generation != state->generation) {
+        const int64_t words[] = {(int64_t)state->options.seed, device->rank};
+
+        device->generation = state->generation;
+        device->random = tsri_hash(words, sizeof(words), 0);
+        for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+            device->order[s] = s;
+        }
+        draw_habits(device);
+    }
+}
+
+void hostile_leave(hostile_device *device)
+{
+    (void)pthread_mutex_unlock(&device->lock);
+}
+
+static void nap(hostile_device *device)
+{
+    const struct timespec time = {.tv_nsec = nap_ns};
+
+    (void)pthread_mutex_unlock(&device->lock);
+    (void)nanosleep(&time, NULL);
+    (void)pthread_mutex_lock(&device->lock);
+}
+
+/* ---- running ---- */
+
+tsr_status hostile_stream_check(const hostile_stream *stream)
+{
+    return stream->failed == TSR_OK ? TSR_OK : TSR_RAISE(stream->failed, "%s", stream->text);
+}
+
+static void free_op(hostile_op *op)
+{
+    hostile_coll_free(&op->coll);
+    tsri_free(&op->owned);
+    tsri_free(&op);
+}
+
+static void count_overtaken(const hostile_device *device, const hostile_op *op)
+{
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        const hostile_stream *other = device->streams[s];
+
+        if (other != NULL && other->first != NULL && other->first->order < op->order) {
+            hostile_get_state()->overtaken++;
+            return;
+        }
+    }
+}
+
+static void pop(hostile_stream *stream)
+{
+    hostile_device *device = (hostile_device *)stream->head.device;
+    hostile_op *op = stream->first;
+
+    stream->first = op->next;
+    stream->last = stream->first == NULL ? NULL : stream->last;
+    stream->count--;
+    stream->done = op->seq > 0 ? op->seq : stream->done;
+    device->collectives -= op->kind == HOSTILE_COLLECTIVE;
+    if (op->seq > 0) {
+        count_overtaken(device, op);
+    }
+    free_op(op);
+}
+
+static void fail(hostile_stream *stream, tsr_status status)
+{
+    stream->failed = status;
+    (void)snprintf(stream->text, sizeof(stream->text), "%s", tsr_error_message());
+    tsr_error_clear();
+    while (stream->first != NULL) {
+        pop(stream);
+    }
+}
+
+static bool reached(tsr_event event)
+{
+    return ((const hostile_stream *)event.stream)->done >= event.seq;
+}
+
+static bool run_wait(hostile_stream *stream, const hostile_op *op)
+{
+    const hostile_stream *other = (const hostile_stream *)op->event.stream;
+
+    if (!reached(op->event)) {
+        return false;
+    }
+    if (other->failed != TSR_OK) {
+        fail(stream, hostile_stream_check(other));
+        return true;
+    }
+    pop(stream);
+    return true;
+}
+
+static bool run_collective(hostile_stream *stream, hostile_op *op)
+{
+    bool moved = false;
+    bool over = false;
+    const double begin = tsri_now_s();
+    const tsr_status status = hostile_coll_step(op->coll, &moved, &over);
+
+    if (status != TSR_OK) {
+        fail(stream, status);
+        return true;
+    }
+    if (over) {
+        tsri_record_time(stream->head.device, stream->head.kind, op->seq, begin, tsri_now_s());
+        pop(stream);
+    }
+    return moved;
+}
+
+/* False: the stream's next operation cannot go on now, or there is none. */
+static bool run_next(hostile_stream *stream)
+{
+    hostile_op *op = stream == NULL ? NULL : stream->first;
+    const double begin = tsri_now_s();
+
+    if (op == NULL) {
+        return false;
+    }
+    switch (op->kind) {
+    case HOSTILE_WAIT:
+        return run_wait(stream, op);
+    case HOSTILE_COLLECTIVE:
+        return run_collective(stream, op);
+    case HOSTILE_LAUNCH:
+        stream->head.device->kernels->fn[op->kernel](op->owned, NULL);
+        break;
+    case HOSTILE_WRITE:
+    case HOSTILE_READ:
+    default:
+        memcpy(op->to, op->from, op->bytes);
+        break;
+    }
+    tsri_record_time(stream->head.device, stream->head.kind, op->seq, begin, tsri_now_s());
+    pop(stream);
+    return true;
+}
+
+static const hostile_coll *next_collective(const hostile_stream *stream)
+{
+    const hostile_op *op = stream == NULL ? NULL : stream->first;
+
+    return op != NULL && op->kind == HOSTILE_COLLECTIVE ? op->coll : NULL;
+}
+
+static bool run_first(hostile_device *device, bool skips_begun)
+{
+    for (int i = 0; i < TSRI_STREAM_COUNT; i++) {
+        hostile_stream *stream = device->streams[device->order[i]];
+        const hostile_coll *coll = next_collective(stream);
+
+        if (skips_begun && coll != NULL && hostile_coll_has_begun(coll)) {
+            continue;
+        }
+        if (run_next(stream)) {
+            return true;
+        }
+        if (device->stubborn && coll != NULL && hostile_coll_waits_s(coll) < stubborn_s) {
+            return false;
+        }
+    }
+    return false;
+}
+
+/* False: nothing can go on now. */
+static bool advance(hostile_device *device)
+{
+    device->quantum--;
+    if (device->quantum < 0) {
+        draw_habits(device);
+    }
+    if (device->alternates) {
+        shuffle(device);
+    }
+    return (device->lingers && run_first(device, true)) || run_first(device, false);
+}
+
+static void run_on(hostile_device *device)
+{
+    const uint64_t how = draw(device, 4);
+    int most = how == 3 ? FOREVER : (int)draw(device, 32);
+
+    while (how >= 2 && most > 0 && advance(device)) {
+        most--;
+    }
+}
+
+static void drain_to(hostile_stream *stream, int count)
+{
+    hostile_device *device = (hostile_device *)stream->head.device;
+
+    while (stream->count > count) {
+        if (!advance(device)) {
+            nap(device);
+        }
+    }
+}
+
+void hostile_stream_drain(hostile_stream *stream)
+{
+    drain_to(stream, 0);
+    run_on((hostile_device *)stream->head.device);
+}
+
+tsr_status hostile_stream_push(hostile_stream *stream, const hostile_op *op)
+{
+    hostile_device *device = (hostile_device *)stream->head.device;
+    hostile_op *copy = NULL;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*copy), &copy));
+    *copy = *op;
+    copy->next = NULL;
+    copy->order = ++device->enqueued;
+    if (stream->count >= device->room) {
+        drain_to(stream, (int)draw(device, (uint64_t)device->room));
+        if (stream->failed != TSR_OK) {
+            tsri_free(&copy);
+            return hostile_stream_check(stream);
+        }
+    }
+    if (stream->last == NULL) {
+        stream->first = copy;
+    } else {
+        stream->last->next = copy;
+    }
+    stream->last = copy;
+    stream->count++;
+    device->collectives += op->kind == HOSTILE_COLLECTIVE;
+    return TSR_OK;
+}
+
+/* ---- while the host is elsewhere ---- */
+
+/* Ranks also wait for each other outside the backend. One that waits there for a rank whose
+ * collective waits for it must go on here. */
+static void *drive(void *context)
+{
+    hostile_device *device = context;
+    const struct timespec tick = {.tv_nsec = 5000000};
+    unsigned seen = 0;
+    double since = tsri_now_s();
+
+    while (!atomic_load(&device->closing)) {
+        (void)nanosleep(&tick, NULL);
+        if (atomic_load(&device->calls) != seen) {
+            seen = atomic_load(&device->calls);
+            since = tsri_now_s();
+        }
+        (void)pthread_mutex_lock(&device->lock);
+        while (tsri_now_s() - since > patience_s && device->collectives > 0 &&
+               atomic_load(&device->calls) == seen && !atomic_load(&device->closing)) {
+            if (!advance(device)) {
+                nap(device);
+            }
+        }
+        (void)pthread_mutex_unlock(&device->lock);
+    }
+    return NULL;
+}
+
+tsr_status hostile_driver_start(hostile_device *device)
+{
+    if (pthread_create(&device->driver, NULL, drive, device) != 0) {
+        return TSR_RAISE(TSR_ERR_NOMEM, "no thread for a device");
+    }
+    device->has_driver = true;
+    return TSR_OK;
+}
+
+void hostile_driver_stop(hostile_device *device)
+{
+    atomic_store(&device->closing, true);
+    if (device->has_driver) {
+        (void)pthread_join(device->driver, NULL);
+    }
+}
+
+/* ---- the table's slots ---- */
+
+tsr_status hostile_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out)
+{
+    hostile_device *mine = (hostile_device *)device;
+    hostile_stream *stream = NULL;
+
+    TSR_TRY(tsri_alloc(1, sizeof(*stream), &stream));
+    stream->head.device = device;
+    stream->head.kind = kind;
+    hostile_enter(mine);
+    mine->streams[kind] = stream;
+    hostile_leave(mine);
+    *out = &stream->head;
+    return TSR_OK;
+}
+
+void hostile_stream_close(tsr_stream *stream)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+
+    hostile_enter(device);
+    hostile_stream_drain(mine);
+    device->streams[stream->kind] = NULL;
+    hostile_leave(device);
+    tsri_free(&mine);
+}
+
+tsr_status hostile_stream_wait(tsr_stream *stream, tsr_event event)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+    hostile_state *state = hostile_get_state();
+    const hostile_op op = {.kind = HOSTILE_WAIT, .event = event};
+
+    hostile_enter(device);
+    state->waits++;
+    tsr_status status = hostile_stream_check(mine);
+    if (status == TSR_OK && !state->options.ignore_waits &&
+        state->waits != state->options.drop_wait) {
+        status = hostile_stream_push(mine, &op);
+    }
+    hostile_leave(device);
+    return status;
+}
+
+tsr_status hostile_stream_sync(tsr_stream *stream)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+
+    hostile_enter(device);
+    hostile_stream_drain(mine);
+    const tsr_status status = hostile_stream_check(mine);
+    hostile_leave(device);
+    return status;
+}
+
+/* Who asks again and again must come to an end. */
+bool hostile_event_done(tsr_event event)
+{
+    hostile_device *device = (hostile_device *)event.stream->device;
+
+    hostile_enter(device);
+    for (int most = 1 + (int)draw(device, 4); most > 0 && !reached(event); most--) {
+        (void)advance(device);
+    }
+    const bool done = reached(event);
+    hostile_leave(device);
+    return done;
+}
+
+/* bytes of data are copied. */
+static tsr_status enqueue(tsr_stream *stream, hostile_op *op, const void *data, size_t bytes)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+    tsr_status status = TSR_OK;
+
+    if (bytes > 0) {
+        TSR_TRY(tsri_alloc(bytes, 1, &op->owned));
+        memcpy(op->owned, data, bytes);
+        op->from = op->owned;
+    }
+    op->seq = stream->enqueued;
+    hostile_enter(device);
+    TSR_TRY_GOTO(status, hostile_stream_check(mine), leave);
+    TSR_TRY_GOTO(status, hostile_stream_push(mine, op), leave);
+    op->owned = NULL;
+leave:
+    hostile_leave(device);
+    tsri_free(&op->owned);
+    return status;
+}
+
+tsr_status hostile_launch(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes)
+{
+    hostile_op op = {.kind = HOSTILE_LAUNCH, .kernel = kernel};
+
+    return enqueue(stream, &op, args, args_bytes);
+}
+
+tsr_status hostile_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
+                         tsr_stream *stream)
+{
+    hostile_op op = {
+        .kind = HOSTILE_WRITE, .to = (unsigned char *)buffer->address + offset, .bytes = bytes};
+
+    return enqueue(stream, &op, host, bytes);
+}
+
+tsr_status hostile_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
+                        tsr_stream *stream)
+{
+    hostile_op op = {.kind = HOSTILE_READ,
+                     .to = host,
+                     .from = (unsigned char *)buffer->address + offset,
+                     .bytes = bytes};
+
+    TSR_TRY(enqueue(stream, &op, NULL, 0));
+    return hostile_stream_sync(stream);
+}

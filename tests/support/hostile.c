@@ -2,13 +2,16 @@
  * Copyright The Tessera authors */
 /* The hostile backend's table, devices and memory.
  *
- * A released buffer is filled with poison and kept for a while: who reads it computes with NaN, who
- * writes it is found when the block is given back to the system. */
+ * Behind a buffer, and in it once it is released, lies poison: who reads it computes with NaN, who
+ * writes it is found when the buffer is released and when its memory, which is kept for a while, is
+ * given back to the system. */
 #include "support/hostile.h"
 
 #include "backend/boot/boot.h"
+#include "backend/cpu/cpu.h"
 #include "base/base.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +80,7 @@ int hostile_fault_count(void)
 
 static tsr_status alloc(tsr_device *device, size_t bytes, tsr_buffer **out)
 {
-    const size_t size = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    const size_t size = bytes == 0 ? 0 : (bytes + ALIGN - 1) / ALIGN * ALIGN + ALIGN;
     hostile_buffer *buffer = NULL;
     tsr_status status = TSR_OK;
 
@@ -89,7 +92,8 @@ static tsr_status alloc(tsr_device *device, size_t bytes, tsr_buffer **out)
             status = TSR_RAISE(TSR_ERR_NOMEM, "no %zu bytes for a buffer", size);
             goto free_block;
         }
-        memset(buffer->block->data, 0, size);
+        memset(buffer->block->data, 0, bytes);
+        memset(buffer->block->data + bytes, HOSTILE_POISON, size - bytes);
     }
     buffer->block->bytes = size;
     buffer->head.device = device;
@@ -104,19 +108,26 @@ free_buffer:
     return status;
 }
 
+/* All of block from byte `from` on is poison, or somebody wrote what was not his. */
+static void check_poison(const hostile_block *block, size_t from, const char *where)
+{
+    size_t at = from;
+
+    while (at < block->bytes && block->data[at] == HOSTILE_POISON) {
+        at++;
+    }
+    if (at < block->bytes) {
+        (void)fprintf(stderr, "a buffer (%s) was written to %s, at byte %zu\n", block->label, where,
+                      at);
+        hostile_get_state()->faults++;
+    }
+}
+
 static void give_oldest_back(hostile_device *device)
 {
     hostile_block *block = device->freed;
-    size_t intact = 0;
 
-    while (intact < block->bytes && block->data[intact] == HOSTILE_POISON) {
-        intact++;
-    }
-    if (intact < block->bytes) {
-        (void)fprintf(stderr, "a buffer (%s) was written to at byte %zu after its release\n",
-                      block->label, intact);
-        hostile_get_state()->faults++;
-    }
+    check_poison(block, 0, "after its release");
     device->freed = block->next;
     device->freed_bytes -= block->bytes;
     free(block->data);
@@ -132,6 +143,7 @@ static void release(tsr_buffer *buffer)
     hostile_enter(device);
     (void)snprintf(block->label, sizeof(block->label), "%s",
                    buffer->label == NULL ? "?" : buffer->label);
+    check_poison(block, buffer->bytes, "behind its end");
     if (block->bytes > 0) {
         memset(block->data, HOSTILE_POISON, block->bytes);
     }
@@ -163,6 +175,12 @@ static void device_close(tsr_device *device)
     tsri_free(&mine);
 }
 
+/* As cpu, so that plans made for cpu hold. */
+static int default_threads(const tsri_device_options *options)
+{
+    return tsri_cpu_default_threads(options->world_size > 1 ? tsri_boot_get_info()->local_size : 1);
+}
+
 static tsr_status device_open(const tsri_device_options *options, tsr_device **out)
 {
     const char *kernels = getenv("TSR_KERNELS");
@@ -176,7 +194,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
     }
     TSR_TRY(tsri_alloc(1, sizeof(*device), &device));
     device->head.kernels = is_ref ? tsrk_table_ref() : tsrk_table_cpu();
-    device->head.threads = options->threads > 0 ? options->threads : 1;
+    device->head.threads = options->threads > 0 ? options->threads : default_threads(options);
     device->head.timeout_s = options->timeout_s > 0 ? options->timeout_s : TSRI_TIMEOUT_S;
     device->head.scribbles = true;
     device->team = team;
@@ -191,6 +209,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
             return tsr_error_pass(status, __FILE__, __LINE__, __func__);
         }
     }
+    omp_set_num_threads(device->head.threads);
     *out = &device->head;
     return TSR_OK;
 }
@@ -218,9 +237,10 @@ static const tsr_backend table = {
 
 const tsr_backend *tsri_backend_of_test(const char *name)
 {
-    const bool stands_in = getenv("TSR_HOSTILE_AS_CPU") != NULL;
+    const char *asked = name == NULL ? "auto" : name;
+    const bool is_cpus = strcmp(asked, "cpu") == 0 || strcmp(asked, "auto") == 0;
 
-    if (name != NULL && (strcmp(name, "hostile") == 0 || (stands_in && strcmp(name, "cpu") == 0))) {
+    if (strcmp(asked, "hostile") == 0 || (is_cpus && getenv("TSR_HOSTILE_AS_CPU") != NULL)) {
         return &table;
     }
     return NULL;

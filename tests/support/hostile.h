@@ -31,5 +31,6 @@ void hostile_set(const hostile_options *options);
 int hostile_wait_count(void);
 /** Operations that ran before an older one of another stream, since hostile_set. */
 int64_t hostile_overtaken(void);
-/** Released buffers that were written to afterwards, as far as it shows, since hostile_set. */
+/** Buffers that were written to behind their end or after their release, as far as it shows, since
+ *  hostile_set. Each is told on stderr. */
 int hostile_fault_count(void);

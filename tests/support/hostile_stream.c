@@ -14,6 +14,7 @@
 #include "backend/recorder.h"
 #include "base/base.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -318,6 +319,7 @@ static void *drive(void *context)
     unsigned seen = 0;
     double since = tsri_now_s();
 
+    omp_set_num_threads(device->head.threads); /* of this thread's kernels */
     while (!atomic_load(&device->closing)) {
         (void)nanosleep(&tick, NULL);
         if (atomic_load(&device->calls) != seen) {

@@ -28,7 +28,7 @@ enum {
 
 static const long nap_ns = 20000;
 /* A stream that goes before others waits for other ranks for so long before others may go on. */
-static const double stubborn_s = 0.002;
+static const double stubborn_s = 0.004;
 /* A host that is elsewhere for so long may be waiting for a rank that waits for it. */
 static const double patience_s = 0.05;
 
@@ -72,7 +72,9 @@ void hostile_enter(hostile_device *device)
     atomic_fetch_add(&device->calls, 1);
     (void)pthread_mutex_lock(&device->lock);
     if (device->generation != state->generation) {
-        const int64_t words[] = {(int64_t)state->options.seed, device->rank};
+        /* With even seeds ranks begin with the same habits, with odd ones each has its own. */
+        const uint64_t seed = state->options.seed;
+        const int64_t words[] = {(int64_t)seed, seed % 2 == 0 ? 0 : device->rank};
 
         device->generation = state->generation;
         device->random = tsri_hash(words, sizeof(words), 0);

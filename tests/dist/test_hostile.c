@@ -18,6 +18,8 @@ enum {
 static void any_order_has_the_bits_of_cpu(void)
 {
     int64_t overtaken = 0;
+    int lawless_count = 0;
+    int wrong = 0;
 
     for (const parity_case *c = hostile_cases(); c->name != NULL; c++) {
         hostile_rig rig;
@@ -32,11 +34,14 @@ static void any_order_has_the_bits_of_cpu(void)
         for (uint64_t seed = 1; seed <= LAWLESS_SEEDS && tsr_test_size() > 1; seed++) {
             const hostile_options lawless = {.seed = seed, .ignore_waits = true};
 
-            CHECK(hostile_rig_run(&rig, &lawless, text) > 0);
+            lawless_count++;
+            wrong += hostile_rig_run(&rig, &lawless, text) > 0;
         }
         hostile_rig_close(&rig);
     }
     CHECK(overtaken > 0);
+    /* Nearly all are wrong (test_hostile_long); when depends on how long ranks wait. */
+    CHECK(2 * wrong > lawless_count || tsr_test_size() == 1);
 }
 
 const tsr_test_case tsr_test_cases[] = {

@@ -37,9 +37,15 @@ typedef enum phase {
     OVER
 } phase;
 
+/* Addresses, since buffers may be gone before work that should have been waited for. */
+typedef struct hostile_item {
+    unsigned char *in, *out;
+    int64_t count;
+} hostile_item;
+
 struct hostile_coll {
-    tsri_coll head;
-    tsri_coll_item items[TSRI_COLL_MAX_ITEMS];
+    tsri_coll head; /* without its items */
+    hostile_item items[TSRI_COLL_MAX_ITEMS];
     hostile_group *group;
     phase at;
     unsigned char *mine, *all; /* [bytes], [size * bytes]: the members' inputs, packed */
@@ -81,21 +87,15 @@ static bool has_input(const hostile_coll *coll)
 
 static range input(const hostile_coll *coll, int item)
 {
-    const tsri_coll_item *i = &coll->items[item];
-
     if (!has_input(coll)) {
         return (range){NULL, 0};
     }
-    return (range){(unsigned char *)i->in->address + i->in_offset,
-                   piece_bytes(coll, item) * (size_t)in_pieces(coll)};
+    return (range){coll->items[item].in, piece_bytes(coll, item) * (size_t)in_pieces(coll)};
 }
 
 static range output(const hostile_coll *coll, int item)
 {
-    const tsri_coll_item *i = &coll->items[item];
-
-    return (range){(unsigned char *)i->out->address + i->out_offset,
-                   piece_bytes(coll, item) * (size_t)out_pieces(coll)};
+    return (range){coll->items[item].out, piece_bytes(coll, item) * (size_t)out_pieces(coll)};
 }
 
 static bool is_within(range part, range whole)
@@ -302,9 +302,14 @@ tsr_status hostile_collective(tsr_group *group, const tsri_coll *coll, tsr_strea
     TSR_TRY(tsri_alloc(1, sizeof(*mine), &mine));
     mine->head = *coll;
     mine->group = (hostile_group *)group;
-    memcpy(mine->items, coll->items, (size_t)coll->item_count * sizeof(*coll->items));
-    mine->head.items = mine->items;
+    mine->head.items = NULL;
     for (int i = 0; i < coll->item_count; i++) {
+        const tsri_coll_item *item = &coll->items[i];
+
+        mine->items[i] = (hostile_item){
+            .in = item->in == NULL ? NULL : (unsigned char *)item->in->address + item->in_offset,
+            .out = (unsigned char *)item->out->address + item->out_offset,
+            .count = item->count};
         mine->bytes += piece_bytes(mine, i) * (size_t)in_pieces(mine);
     }
     if (mine->bytes > INT_MAX) {

@@ -59,6 +59,7 @@ static void draw_habits(hostile_device *device)
 {
     device->alternates = draw(device, 4) == 0;
     device->quantum = draw(device, 3) == 0 ? FOREVER : 1 << draw(device, 9);
+    device->starved = draw(device, 2) == 0 ? -1 : (int)draw(device, TSRI_STREAM_COUNT);
     device->lingers = draw(device, 2) == 0;
     device->stubborn = draw(device, 2) == 0;
     device->room = draw(device, 3) == 0 ? 1 << draw(device, 7) : MOST_QUEUED;
@@ -230,7 +231,8 @@ static bool run_first(hostile_device *device, bool skips_begun)
         hostile_stream *stream = device->streams[device->order[i]];
         const hostile_coll *coll = next_collective(stream);
 
-        if (skips_begun && coll != NULL && hostile_coll_has_begun(coll)) {
+        if (device->order[i] == device->starved ||
+            (skips_begun && coll != NULL && hostile_coll_has_begun(coll))) {
             continue;
         }
         if (run_next(stream)) {
@@ -243,6 +245,19 @@ static bool run_first(hostile_device *device, bool skips_begun)
     return false;
 }
 
+/* Only where no other stream can go on, nor might soon. */
+static bool run_starved(hostile_device *device)
+{
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        const hostile_coll *coll = next_collective(device->streams[s]);
+
+        if (s != device->starved && coll != NULL && hostile_coll_waits_s(coll) < stubborn_s) {
+            return false;
+        }
+    }
+    return device->starved >= 0 && run_next(device->streams[device->starved]);
+}
+
 /* False: nothing can go on now. */
 static bool advance(hostile_device *device)
 {
@@ -253,7 +268,8 @@ static bool advance(hostile_device *device)
     if (device->alternates) {
         shuffle(device);
     }
-    return (device->lingers && run_first(device, true)) || run_first(device, false);
+    return (device->lingers && run_first(device, true)) || run_first(device, false) ||
+           run_starved(device);
 }
 
 static void run_on(hostile_device *device)

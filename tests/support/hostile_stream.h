@@ -61,6 +61,7 @@ typedef struct hostile_device {
     int order[TSRI_STREAM_COUNT];
     int quantum;     /* operations until others are drawn */
     bool alternates; /* no order: any stream's next */
+    int starved;     /* stream that goes on only where no other can; -1: none */
     bool lingers;    /* between a collective's begin, with its output poisoned, and its rest */
     bool stubborn;   /* others do not go on at once where one waits for other ranks */
     int room;        /* of a queue */

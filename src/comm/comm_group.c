@@ -110,9 +110,9 @@ tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind 
     return TSR_OK;
 }
 
-tsr_status tsri_comm_open_sets(tsr_comm *comm, unsigned of, tsri_stream_kind kind)
+tsr_status tsri_comm_open_sets(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind)
 {
-    const unsigned used = used_axes(comm, of);
+    const unsigned used = used_axes(comm, axis_mask);
     tsr_group *group = NULL;
     int count = 0;
 

@@ -260,7 +260,7 @@ static void check_alike(program run)
 {
     tsr_world *world = open_world();
     tsr_world *alone = NULL;
-    double norms[3][STEPS];
+    double norms[3][STEPS] = {{0.0}};
 
     REQUIRE_OK(tsr_world_split(world, &(int){tsr_world_rank(world)}, 1, &alone));
     REQUIRE_OK(run(alone, false, norms[0]));
@@ -334,7 +334,7 @@ static tsr_status left_out(tsr_world *world, bool unit, bool none, double *norms
 static void no_gradient_on_a_rank(void)
 {
     tsr_world *world = open_world();
-    double norms[3][STEPS];
+    double norms[3][STEPS] = {{0.0}};
 
     /* Whether a is a unit makes no difference. */
     REQUIRE_OK(left_out(world, true, false, norms[0]));

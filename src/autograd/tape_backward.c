@@ -460,14 +460,7 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 /* Whether this rank may have left out all that has a gradient, where others have not. */
 static bool may_lack_gradient(const tsr_tape *tape)
 {
-    const tsr_mesh *mesh = tsr_comm_mesh(tape->comm);
-    const unsigned data = tsri_comm_data_mask(tape->comm);
-    bool differ = false;
-
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        differ = differ || ((data >> axis & 1U) != 0 && tsr_mesh_axis_size(mesh, axis) > 1);
-    }
-    return tape->passed_over || (differ && tape->node_count > 0);
+    return tape->passed_over || (tsri_comm_splits_data(tape->comm) && tape->node_count > 0);
 }
 
 static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)

@@ -67,6 +67,9 @@ const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *
 /** Bit per axis that carries data. Default: every axis that nobody claimed. */
 unsigned tsri_comm_data_mask(const tsr_comm *comm);
 
+/** Whether more than one rank shares the data: else all of them do the same. */
+bool tsri_comm_splits_data(const tsr_comm *comm);
+
 /**
  * Local; logically collective. Take axis away from the data axes for claimant ("tp"), which is
  * named in messages. The same claimant may claim again.

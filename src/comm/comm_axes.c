@@ -47,6 +47,16 @@ unsigned tsri_comm_data_mask(const tsr_comm *comm)
     return comm->data_mask;
 }
 
+bool tsri_comm_splits_data(const tsr_comm *comm)
+{
+    for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
+        if ((comm->data_mask >> axis & 1U) != 0 && tsr_mesh_axis_size(comm->mesh, axis) > 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
 tsr_status tsri_comm_claim_axis(tsr_comm *comm, const char *axis, const char *claimant)
 {
     int at = -1;

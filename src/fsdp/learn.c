@@ -325,18 +325,9 @@ free_all:
     return status;
 }
 
-/* Ranks of a mesh without data axes all do the same. */
 bool tsri_learn_may_differ(const engine *e)
 {
-    const tsr_mesh *mesh = tsr_comm_mesh(e->comm);
-
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((tsri_comm_data_mask(e->comm) >> axis & 1u) != 0 &&
-            tsr_mesh_axis_size(mesh, axis) > 1) {
-            return !tsri_world_is_simulated(tsr_comm_world(e->comm));
-        }
-    }
-    return false;
+    return tsri_comm_splits_data(e->comm) && !tsri_world_is_simulated(tsr_comm_world(e->comm));
 }
 
 tsr_status tsri_learn_depart(engine *e, const mark *m)

@@ -489,11 +489,9 @@ static const tsri_option table[] = {
      .offset = AT(run.rank_order),
      .fallback = "host",
      .choices = "host, launcher",
-     .help =
-         "host: ranks are numbered host by host, and in a host by NUMA node and processor, so "
-         "that\n"
-         "the last axes of the mesh are nearest however the launcher dealt ranks out. launcher:\n"
-         "its numbers."},
+     .help = "host: ranks are numbered host by host, and in a host by NUMA node and processor, so\n"
+             "that the last axes of the mesh are nearest however the launcher dealt ranks out.\n"
+             "launcher: its numbers."},
     {.path = "run.threads",
      .type = TSRI_OPTION_INT,
      .offset = AT(run.threads),

@@ -58,8 +58,9 @@ tsr_status tsri_boot_init(int *argc, char ***argv, const tsri_boot_options *opti
 /** Local. All ranks of the job. */
 tsri_team *tsri_boot_job(void);
 
-/** Some ranks of a team, which are numbers in it, each once and the same on all of them: rank i of
- *  the new team is ranks[i]. Collective over these alone; init must have succeeded. */
+/** Some ranks of a team, which are numbers in it, each once, this one among them (not checked
+ *  here), and the same on all of them: rank i of the new team is ranks[i]. Collective over these
+ * alone; init must have succeeded. */
 tsr_status tsri_team_open(tsri_team *of, const int *ranks, int count, tsri_team **out);
 /** The ranks of a communicator of the program's: mpi_comm points to an MPI_Comm, which stays the
  *  program's. Collective over these; init must have succeeded. */

@@ -6,11 +6,13 @@
  *
  *   for columns of c, N_BLOCK at a time     b's slice [K_BLOCK, N_BLOCK] is packed by the team
  *     for k, K_BLOCK at a time              together and stays in each core's L2
- *       for ROWS rows of c                  a's panel [ROWS, K_BLOCK] is packed, stays in L1
- *         for COLS columns                  a tile of c in registers: sums over K_BLOCK
+ *       for GROUP * ROWS rows of c          a's panels [ROWS, K_BLOCK] are packed
+ *         for COLS columns                  b's panel [K_BLOCK, COLS] comes to L1
+ *           for ROWS rows                   a tile of c in registers: sums over K_BLOCK
  *
  * Packing reads any strides and converts bf16 and f16 on the way, so the inner loop sees f32 alone.
- * While tiles are computed, the source of the next panel of a is prefetched. A narrow slice holds
+ * With wide vectors a's panel stays in L1 instead, as a group of one. While tiles are computed, the
+ * source of the next group of a is prefetched. A narrow slice holds
  * several blocks of k, so that the team meets less often; it packs the next slice as it runs out of
  * rows.
  *
@@ -134,31 +136,24 @@ static void pack_piece(const blocks *b, const slice *s, const pieces *cut, int64
     }
 }
 
-/* The source of the panel of rows row .. row + rows, spread over the tiles of a panel: rows of a,
- * line by line, or the last line of each step, whose first one is this panel's too. */
+/* The source of the group of rows row .. row + rows, spread over the tiles of a group: rows of a,
+ * or of each step the lines whose first element is not yet of the group before. */
 static prefetch look_ahead(const tsrk_matmul *args, const slice *s)
 {
     int64_t size = (int64_t)tsrk_cpu_size(args->a_type);
-    int64_t stride = args->lda * size;
-    int64_t tiles = (s->cols + COLS - 1) / COLS;
-    int64_t stretches = s->depth / STRETCH;
-    if (s->rows == 0 || stretches == 0) {
+    int64_t runs = args->trans_a ? s->depth : s->rows;
+    int64_t bytes = (args->trans_a ? s->rows : s->depth) * size;
+    int64_t at = args->trans_a ? (s->p * args->lda) + s->row : (s->row * args->lda) + s->p;
+    int64_t stretches =
+        ceil_div(s->depth, STRETCH) * ceil_div(s->cols, COLS) * ceil_div(s->rows, ROWS);
+    if (runs == 0 || bytes == 0) {
         return (prefetch){.at = args->a};
     }
-    prefetch out = {.stride = stride};
-    if (args->trans_a) {
-        int64_t at = (s->p * args->lda) + s->row + s->rows - 1;
-        out.at = tsrk_cpu_at(args->a, args->a_type, at);
-        out.each = (s->depth + (tiles * stretches) - 1) / (tiles * stretches);
-        out.along = out.each * stride;
-        out.tiles = (s->depth + (out.each * stretches) - 1) / (out.each * stretches);
-    } else {
-        out.at = tsrk_cpu_at(args->a, args->a_type, (s->row * args->lda) + s->p);
-        out.each = (s->rows + tiles - 1) / tiles;
-        out.along = STRETCH * size;
-        out.tiles = (s->rows + out.each - 1) / out.each;
-        out.skip = (out.each * stride) - (stretches * out.along);
-    }
+    prefetch out = {.at = tsrk_cpu_at(args->a, args->a_type, at), .run = ceil_div(bytes, LINE)};
+    out.at += args->trans_a ? LINE - 1 - (((intptr_t)out.at + LINE - 1) % LINE) : 0;
+    out.skip = (args->lda * size) - (out.run * LINE);
+    out.left = runs * out.run;
+    out.each = ceil_div(out.left, stretches);
     return out;
 }
 
@@ -186,51 +181,61 @@ static void finish(const blocks *b, const slice *s, int64_t row, int64_t rows)
     }
 }
 
-/* The team takes panels of equal height, as many for each thread. */
-static int64_t panel_count(int64_t rows)
+/* The team takes groups of equal height, as many for each thread. */
+static int64_t group_count(int64_t rows)
 {
     int64_t team = omp_get_num_threads();
-    return ((rows + ROWS - 1) / ROWS + team - 1) / team * team;
+    return ceil_div(ceil_div(rows, ROWS * GROUP), team) * team;
 }
 
-static int64_t panel_row(const slice *s, int64_t panel)
+static int64_t group_row(const slice *s, int64_t group)
 {
-    return s->row + (s->rows * panel / panel_count(s->rows));
+    return s->row + (s->rows * group / group_count(s->rows));
 }
 
-/* One block of k of a panel of rows. */
+/* One block of k of a group of rows: each panel of b meets all panels of a. */
 static void run_block(const blocks *b, const slice *s, prefetch *ahead, float *member)
 {
-    float *panel = member + EDGE_FLOATS;
     const tsrk_matmul *args = b->args;
     bool sums = needs_sums(args);
+    int64_t panels = ceil_div(s->rows, ROWS);
     tile t = {.edge = member,
               .ldc = sums ? b->cols : args->ldc,
               .depth = s->depth,
               .add = s->p > 0 || (args->accumulate && !sums)};
-    t.c = sums ? b->sums + ((s->row % b->part) * b->cols)
-               : (float *)args->c + (s->row * args->ldc) + s->col;
-    tsrk_cpu_pack_a(panel, args, s->row, s->rows, s->p, s->depth);
+    float *c = sums ? b->sums + ((s->row % b->part) * b->cols)
+                    : (float *)args->c + (s->row * args->ldc) + s->col;
+    for (int64_t i = 0; i < panels; i++) {
+        int64_t row = s->rows * i / panels;
+        int64_t rows = (s->rows * (i + 1) / panels) - row;
+        tsrk_cpu_pack_a(member + EDGE_FLOATS + (i * ROWS * A_STRIDE), args, s->row + row, rows,
+                        s->p, s->depth);
+    }
     for (int64_t j = 0; j < s->cols; j += COLS) {
         t.cols = least(COLS, s->cols - j);
-        if (args->trans_a) {
-            tsrk_cpu_tile_by_step(s->rows, panel, s->b + (j * s->depth), &t, ahead);
-        } else {
-            tsrk_cpu_tile_along_k(s->rows, panel, s->b + (j * s->depth), &t, ahead);
+        for (int64_t i = 0; i < panels; i++) {
+            int64_t row = s->rows * i / panels;
+            int64_t rows = (s->rows * (i + 1) / panels) - row;
+            const float *panel = member + EDGE_FLOATS + (i * ROWS * A_STRIDE);
+            t.c = c + (row * t.ldc) + j;
+            if (args->trans_a) {
+                tsrk_cpu_tile_by_step(rows, panel, s->b + (j * s->depth), &t, ahead);
+            } else {
+                tsrk_cpu_tile_along_k(rows, panel, s->b + (j * s->depth), &t, ahead);
+            }
         }
-        t.c += COLS;
     }
 }
 
-/* A panel of rows, over the slice's blocks. */
-static void run_panel(const blocks *b, const slice *s, int64_t index, float *member)
+/* A group of rows, over the slice's blocks. */
+static void run_group(const blocks *b, const slice *s, int64_t index, float *member)
 {
     slice now = *s;
     slice next = *s;
-    now.row = panel_row(s, index);
-    next.row = panel_row(s, index + 1);
+    now.row = group_row(s, index);
+    next.row = group_row(s, index + 1);
     now.rows = next.row - now.row;
-    next.rows = next.row < s->row + s->rows ? panel_row(s, index + 2) - next.row : 0;
+    next.rows = next.row < s->row + s->rows ? group_row(s, index + 2) - next.row : 0;
     next.depth = least(b->depth, s->depth);
     int64_t p = 0;
     do {
@@ -279,13 +284,13 @@ static void pack_slice(const blocks *b, const slice *s)
     }
 }
 
-/* Long runs of panels first; whoever is held up, by other work on its core, takes fewer. */
+/* Long runs of groups first; whoever is held up, by other work on its core, takes fewer. */
 static void run_slice(const blocks *b, const slice *s, float *member)
 {
-    int64_t panels = panel_count(s->rows);
+    int64_t groups = group_count(s->rows);
 #pragma omp for schedule(guided) nowait
-    for (int64_t i = 0; i < panels; i++) {
-        run_panel(b, s, i, member);
+    for (int64_t i = 0; i < groups; i++) {
+        run_group(b, s, i, member);
     }
 }
 

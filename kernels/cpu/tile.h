@@ -26,10 +26,13 @@
 /** Row stride of a packed panel of a, when its rows lie along k: no two in one set of the cache. */
 #define A_STRIDE (TSRK_CPU_K_BLOCK + 16)
 
-/** A thread's share of a workspace: an edge and a panel of a, with a spare vector, of the widest
- * level. */
+/** Panels of a that a panel of b is multiplied by while it is in L1. */
+#define GROUP (LANES == 16 ? 1 : 8)
+
+/** A thread's share of a workspace: an edge and a group of panels, with a spare vector, of the
+ * level that has most. */
 #define EDGE_FLOATS   ((int64_t)14 * 32)
-#define MEMBER_FLOATS (EDGE_FLOATS + ((int64_t)14 * A_STRIDE) + 16)
+#define MEMBER_FLOATS (EDGE_FLOATS + ((int64_t)48 * A_STRIDE) + 16)
 
 typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 typedef float loose_vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
@@ -44,15 +47,17 @@ static inline void store(float *p, vec v)
     *(loose_vec *)p = v;
 }
 
+#define LINE ((int64_t)64) /* bytes of a line of the cache */
+
 /** Steps along k from one look at what to prefetch to the next. */
 #define STRETCH 16
 
-/** Lines to prefetch: each of them for every stretch, a stride apart. */
+/** Lines to prefetch: left of them, some for every stretch; a run of them, then the next run. */
 typedef struct prefetch {
     const char *at;
-    int64_t each, stride;
-    int64_t along, skip; /* bytes to the next stretch; from a tile to the next */
-    int64_t tiles;       /* that have lines left */
+    int64_t left, each;
+    int64_t run, into; /* lines of a run; of this run so far */
+    int64_t skip;      /* bytes from a run's end to the next */
 } prefetch;
 
 typedef struct tile {

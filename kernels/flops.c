@@ -5,21 +5,23 @@
  * Work of the kernels that arithmetic bounds, as functions of their arguments.
  *
  * Attention's forward multiplies scores and values, its backward scores again, dP, dV, dQ and dK.
- * Each product is 2 seq^2 dim per head, of which the mask leaves half (the diagonal is counted as
- * half, which overstates nothing).
+ * Each product is 2 seq kv_seq dim per head, less half of seq^2 under a causal mask (the diagonal
+ * is counted as half, which overstates nothing).
  */
 #include "kernels/kernels.h"
 
-static double product(int64_t batch, int64_t heads, int64_t seq, int64_t dim)
+/* Pairs of query and key that are seen. */
+static double pairs(int64_t seq, int64_t kv_seq, bool full)
 {
-    return (double)batch * (double)heads * (double)seq * (double)seq * (double)dim;
+    return (double)seq * ((double)kv_seq - (full ? 0.0 : 0.5 * (double)seq));
 }
 
 static double matmul(const tsrk_matmul *a, tsr_dtype *type_out)
 {
     /* With one wide operand the narrow one is widened first. */
     *type_out = a->a_type == TSR_F32 ? a->a_type : a->b_type;
-    return 2.0 * (double)a->m * (double)a->n * (double)a->k;
+    return 2.0 * (double)a->m * (double)a->n * (double)a->k *
+           (a->batch > 1 ? (double)a->batch : 1.0);
 }
 
 double tsrk_flops(tsrk_id id, const void *args, tsr_dtype *type_out)
@@ -32,13 +34,13 @@ double tsrk_flops(tsrk_id id, const void *args, tsr_dtype *type_out)
         const tsrk_attention *a = args;
 
         *type_out = a->type;
-        return 2.0 * product(a->batch, a->heads, a->seq, a->dim);
+        return 4.0 * (double)(a->batch * a->heads * a->dim) * pairs(a->seq, a->kv_seq, a->full);
     }
     if (id == TSRK_ATTENTION_BWD) {
         const tsrk_attention_bwd *a = args;
 
         *type_out = a->type;
-        return 5.0 * product(a->batch, a->heads, a->seq, a->dim);
+        return 10.0 * (double)(a->batch * a->heads * a->dim) * pairs(a->seq, a->kv_seq, a->full);
     }
     return 0.0;
 }

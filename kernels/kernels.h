@@ -24,7 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n].
+/** c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n], batch times (0: once), the next one's
+ *  operands stride_a, stride_b, stride_c elements further on.
  *  a is [m, k] with row stride lda, or [k, m] if trans_a; b is [k, n], or [n, k] if trans_b.
  *  bias may be NULL; it is added once (never scaled). k == 0 gives 0 (+ bias). f32, bf16 or f16
  * each. */
@@ -36,18 +37,33 @@ typedef struct tsrk_matmul {
     void *workspace;
     int64_t m, n, k;
     int64_t lda, ldb, ldc; /* elements */
+    int64_t batch, stride_a, stride_b, stride_c;
     tsr_dtype a_type, b_type, c_type, bias_type;
     bool trans_a, trans_b, accumulate;
 } tsrk_matmul;
 
-/** out [cols] (+)= sum over rows of x [rows, cols]. Bias gradients. x and out f32, bf16 or f16. */
-typedef struct tsrk_col_sum {
-    const void *x;
+/** out [outer, inner] (+)= factor * sum over mid of x [outer, mid, inner] * w [outer, mid, inner].
+ * w may be NULL: 1. Sums over a dim or over rows (bias gradients). f32, bf16 or f16 each. */
+typedef struct tsrk_sum {
+    const void *x, *w;
     void *out;
-    int64_t rows, cols;
-    tsr_dtype x_type, out_type;
+    int64_t outer, mid, inner;
+    float factor;
+    tsr_dtype x_type, w_type, out_type;
     bool accumulate;
-} tsrk_col_sum;
+} tsrk_sum;
+
+/** y [outer, mid, inner] (+)= factor * a [outer, mid, inner] * b [outer, inner]: b is repeated
+ * along mid. a may be NULL: 1. y may be a, of one type and not accumulated. f32, bf16 or f16 each.
+ */
+typedef struct tsrk_multiply {
+    const void *a, *b;
+    void *y;
+    int64_t outer, mid, inner;
+    float factor;
+    tsr_dtype a_type, b_type, y_type;
+    bool accumulate;
+} tsrk_multiply;
 
 /** y [rows, cols]: y[r] = table[id - begin] if begin <= id < begin + table_rows, else 0. */
 typedef struct tsrk_embedding {
@@ -128,22 +144,34 @@ typedef struct tsrk_rmsnorm_bwd {
     bool accumulate_dx, accumulate_dgain;
 } tsrk_rmsnorm_bwd;
 
-/** gelu, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
-typedef struct tsrk_gelu {
+/** Functions of one number. */
+typedef enum tsrk_function {
+    TSRK_GELU = 0, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    TSRK_RELU,     /* x, where that is above 0, else 0 */
+    TSRK_TANH,
+    TSRK_SIGMOID, /* 1 / (1 + exp(-x)) */
+    TSRK_FUNCTION_COUNT
+} tsrk_function;
+
+/** y = function(x). */
+typedef struct tsrk_pointwise {
     const void *x;
     void *y;
     int64_t n;
+    tsrk_function function;
     tsr_dtype type;
-} tsrk_gelu;
+} tsrk_pointwise;
 
-/** dx (+)= dy * gelu'(x). dx may be dy (then not accumulate). */
-typedef struct tsrk_gelu_bwd {
-    const void *dy, *x;
+/** dx (+)= dy * the function's slope, got from x for gelu and from y for the others. dx may be dy
+ *  (then not accumulate). */
+typedef struct tsrk_pointwise_bwd {
+    const void *dy, *from;
     void *dx;
     int64_t n;
+    tsrk_function function;
     tsr_dtype type;
     bool accumulate;
-} tsrk_gelu_bwd;
+} tsrk_pointwise_bwd;
 
 /** y = silu(gate) * up, silu(z) = z / (1 + exp(-z)). */
 typedef struct tsrk_silu_mul {
@@ -183,16 +211,19 @@ typedef struct tsrk_rope_table {
     double theta;
 } tsrk_rope_table;
 
-/** Causal attention with grouped queries. q, out [batch, seq, heads, dim]; k, v [batch, seq,
- *  kv_heads, dim]; query head h uses kv head h / (heads / kv_heads). lse [batch, heads, seq] f32:
- *  natural log of the sum of exp of the scaled, masked scores; saved for backward. */
+/** Attention with grouped queries. q, out [batch, seq, heads, dim]; k, v [batch, kv_seq, kv_heads,
+ *  dim]; query head h uses kv head h / (heads / kv_heads). Causal: query t sees the keys up to
+ *  t + kv_seq - seq, the queries being the last of the positions, so kv_seq >= seq; full: every
+ * query sees every key, of which there is one at least. lse [batch, heads, seq] f32: natural log of
+ * the sum of exp of the scaled scores that a query sees; saved for backward. */
 typedef struct tsrk_attention {
     const void *q, *k, *v;
     void *out, *workspace;
     float *lse;
-    int64_t batch, seq, heads, kv_heads, dim;
+    int64_t batch, seq, kv_seq, heads, kv_heads, dim;
     float scale;
     tsr_dtype type;
+    bool full;
 } tsrk_attention;
 
 /** Gradients of attention. dq, dk, dv have the shapes of q, k, v and are written (not added). */
@@ -200,10 +231,17 @@ typedef struct tsrk_attention_bwd {
     const void *q, *k, *v, *out, *dout;
     const float *lse;
     void *dq, *dk, *dv, *workspace;
-    int64_t batch, seq, heads, kv_heads, dim;
+    int64_t batch, seq, kv_seq, heads, kv_heads, dim;
     float scale;
     tsr_dtype type;
+    bool full;
 } tsrk_attention_bwd;
+
+/** Keys that query t sees. */
+static inline int64_t tsrk_visible_keys(int64_t seq, int64_t kv_seq, bool full, int64_t t)
+{
+    return full ? kv_seq : kv_seq - seq + t + 1;
+}
 
 /** y [n] = a + b. y may be a or b. */
 typedef struct tsrk_add {
@@ -332,6 +370,23 @@ typedef struct tsrk_xent_bwd {
     tsr_dtype type;
 } tsrk_xent_bwd;
 
+/** y [rows, cols] = exp(x - the row's maximum), divided by the row's sum of them. */
+typedef struct tsrk_softmax {
+    const void *x;
+    void *y;
+    int64_t rows, cols;
+    tsr_dtype type;
+} tsrk_softmax;
+
+/** dx (+)= y * (dy - the row's sum of dy * y). dx may be dy (then not accumulate). */
+typedef struct tsrk_softmax_bwd {
+    const void *dy, *y;
+    void *dx;
+    int64_t rows, cols;
+    tsr_dtype type;
+    bool accumulate;
+} tsrk_softmax_bwd;
+
 /** Which norm a sum is for. */
 typedef enum tsrk_norm {
     TSRK_NORM_2 = 0, /* sum of squares */
@@ -443,7 +498,8 @@ typedef struct tsrk_custom {
 /** One row per kernel: enum suffix, struct suffix. */
 #define TSRK_MAP(X) \
     X(MATMUL, matmul) \
-    X(COL_SUM, col_sum) \
+    X(SUM, sum) \
+    X(MULTIPLY, multiply) \
     X(EMBEDDING, embedding) \
     X(EMBEDDING_BWD, embedding_bwd) \
     X(ADD_POSITION, add_position) \
@@ -452,8 +508,8 @@ typedef struct tsrk_custom {
     X(LAYERNORM_BWD, layernorm_bwd) \
     X(RMSNORM, rmsnorm) \
     X(RMSNORM_BWD, rmsnorm_bwd) \
-    X(GELU, gelu) \
-    X(GELU_BWD, gelu_bwd) \
+    X(POINTWISE, pointwise) \
+    X(POINTWISE_BWD, pointwise_bwd) \
     X(SILU_MUL, silu_mul) \
     X(SILU_MUL_BWD, silu_mul_bwd) \
     X(ROPE, rope) \
@@ -467,6 +523,8 @@ typedef struct tsrk_custom {
     X(DROPOUT, dropout) \
     X(CHECK_IDS, check_ids) \
     X(COUNT_LABELS, count_labels) \
+    X(SOFTMAX, softmax) \
+    X(SOFTMAX_BWD, softmax_bwd) \
     X(XENT_MAX, xent_max) \
     X(XENT_SUM, xent_sum) \
     X(XENT_LOSS, xent_loss) \
@@ -505,8 +563,8 @@ typedef struct tsri_kernel_table {
 const char *tsrk_name(tsrk_id id);
 
 /** Multiplications and additions of kernel id, where they and not the bytes moved set its time:
- *  matrix products 2 m n k, causal attention the lower half of its products (forward 2, backward 5
- *  of them). 0 for the others. type_out: what they are computed in. */
+ *  matrix products 2 m n k, attention its products (forward 2, backward 5 of them), of the
+ *  square that a causal mask cuts half. 0 for the others. type_out: what they are computed in. */
 double tsrk_flops(tsrk_id id, const void *args, tsr_dtype *type_out);
 
 const tsri_kernel_table *tsrk_table_ref(void);

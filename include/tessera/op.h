@@ -47,12 +47,46 @@ TSR_CHECKED tsr_status tsr_op_layernorm(tsr_tape *tape, tsr_dtensor *x, tsr_dten
 TSR_CHECKED tsr_status tsr_op_rmsnorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, double eps,
                                       tsr_dtensor **out);
 
+/** y = exp(x) / its sum over the last dim. Collective, see above. x Shard of another dim stays. */
+TSR_CHECKED tsr_status tsr_op_softmax(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
 /** gelu in its tanh form. Collective, see above. */
 TSR_CHECKED tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
+/** x where it is above 0, else 0 (and no gradient). Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_relu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
+/** tanh(x). Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_tanh(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
+
+/** 1 / (1 + exp(-x)). Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_sigmoid(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out);
 
 /** silu(gate) * up. Collective, see above. */
 TSR_CHECKED tsr_status tsr_op_silu_mul(tsr_tape *tape, tsr_dtensor *gate, tsr_dtensor *up,
                                        tsr_dtensor **out);
+
+/**
+ * Entries begin .. begin + count of dim @p dim of x. Collective, see above. x is made whole along
+ * dim; a Shard of another dim stays.
+ *
+ * @retval TSR_ERR_SHAPE  x has no such dim or entries, or count is below 1.
+ */
+TSR_CHECKED tsr_status tsr_op_slice(tsr_tape *tape, tsr_dtensor *x, int dim, int64_t begin,
+                                    int64_t count, tsr_dtensor **out);
+
+/**
+ * parts[part_count] one after another along dim @p dim. Collective, see above.
+ *
+ * They are of one type, and of one shape but for dim, along which they are made whole; a Shard of
+ * another dim stays.
+ *
+ * @param part_count  1..4; of more, a concat of concats.
+ * @retval TSR_ERR_SHAPE    the first has no such dim, or another has another shape.
+ * @retval TSR_ERR_INVALID  a bad count.
+ */
+TSR_CHECKED tsr_status tsr_op_concat(tsr_tape *tape, tsr_dtensor *const *parts, int part_count,
+                                     int dim, tsr_dtensor **out);
 
 /** View [..., heads * d] as [..., heads, d]. Local. A Shard of the last dim becomes one of heads,
  *  which the axis must divide. */
@@ -66,6 +100,11 @@ TSR_CHECKED tsr_status tsr_op_merge_heads(tsr_tape *tape, tsr_dtensor *x, tsr_dt
  *  Collective. */
 TSR_CHECKED tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out);
 
+/** tsr_op_rope() at positions first .. first + seq - 1, first 0 or more: x goes on where others
+ *  ended. Collective. */
+TSR_CHECKED tsr_status tsr_op_rope_at(tsr_tape *tape, tsr_dtensor *x, double theta, int64_t first,
+                                      tsr_dtensor **out);
+
 /**
  * Causal attention: q [batch, seq, heads, d], k and v [batch, seq, kv_heads, d]. Collective.
  *
@@ -75,9 +114,74 @@ TSR_CHECKED tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta,
 TSR_CHECKED tsr_status tsr_op_attention(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k,
                                         tsr_dtensor *v, double scale, tsr_dtensor **out);
 
+/** Zero-initialise for defaults. */
+typedef struct tsr_attention_options {
+    double scale; /**< Of scores; 0: 1 / sqrt(d). */
+    bool full;    /**< Every query sees every key; default: causal. */
+} tsr_attention_options;
+
+/**
+ * Attention of q [batch, seq, heads, d] to k and v [batch, kv_seq, kv_heads, d]. Collective, placed
+ * as tsr_op_attention().
+ *
+ * Causal: the queries are the last of kv_seq positions, and see the keys up to their own; kv_seq is
+ * then seq at least. Full: to a sequence of another length, in both directions.
+ *
+ * @param options  NULL for defaults.
+ * @retval TSR_ERR_SHAPE  batch or d differ, kv_heads do not divide heads, or keys are too few.
+ */
+TSR_CHECKED tsr_status tsr_op_attention_with(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k,
+                                             tsr_dtensor *v, const tsr_attention_options *options,
+                                             tsr_dtensor **out);
+
+/** Zero-initialise for defaults. */
+typedef struct tsr_matmul_options {
+    bool trans_a; /**< a is [..., k, m]. */
+    bool trans_b; /**< b is [..., n, k]. */
+} tsr_matmul_options;
+
+/**
+ * y [..., m, n] = a [..., m, k] b [..., k, n], product by product of equal leading dims.
+ * Collective, see above. Of one product with a weight: tsr_op_linear().
+ *
+ * Shards of leading dims, of m and of n stay; a or b Shard(k): y Partial. Where an axis splits both
+ * m and n, b is made whole on it.
+ *
+ * @param options  NULL for defaults.
+ * @retval TSR_ERR_SHAPE  fewer than two dims, or dims that do not meet.
+ */
+TSR_CHECKED tsr_status tsr_op_matmul(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b,
+                                     const tsr_matmul_options *options, tsr_dtensor **out);
+
 /** a + b, of one shape. Collective, see above. */
 TSR_CHECKED tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b,
                                   tsr_dtensor **out);
+
+/**
+ * a * b, element by element, of a's shape and type. Collective, see above.
+ *
+ * b has a's shape, but for neighbouring dims in which it is repeated: those in which it is 1, or
+ * which it lacks in front. [batch, seq, dim] times [dim], [batch, seq, 1] or [seq, dim].
+ *
+ * @retval TSR_ERR_SHAPE  b has another shape.
+ */
+TSR_CHECKED tsr_status tsr_op_multiply(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b,
+                                       tsr_dtensor **out);
+
+/**
+ * Sum of x over dim @p dim. Collective, see above. x Shard(dim): out Partial.
+ *
+ * Over all dims, one after another, it is a scalar: a loss of one's own.
+ *
+ * @param keep  out has the dim too, of extent 1, so that tsr_op_multiply() repeats it along it.
+ * @retval TSR_ERR_SHAPE  x has no such dim.
+ */
+TSR_CHECKED tsr_status tsr_op_sum(tsr_tape *tape, tsr_dtensor *x, int dim, bool keep,
+                                  tsr_dtensor **out);
+
+/** tsr_op_sum() divided by the dim's extent, which is not 0. Collective, see above. */
+TSR_CHECKED tsr_status tsr_op_mean(tsr_tape *tape, tsr_dtensor *x, int dim, bool keep,
+                                   tsr_dtensor **out);
 
 /** x * factor. Collective, see above. */
 TSR_CHECKED tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor,

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file attention.c
- * Causal attention with grouped queries.
+ * Attention with grouped queries.
  *
  * The formulas are in kernels/ref/attention.c. Forward, for a block of QUERIES rows of one head:
  * S = scale Q K^T over the keys that its last row sees, a masked softmax of its rows, out = P V;
@@ -40,9 +40,9 @@ static int64_t round_up(int64_t count)
 
 /* Row stride of a block of scores: an odd number of vectors, since powers of two share cache sets.
  */
-static int64_t score_stride(int64_t seq)
+static int64_t score_stride(int64_t kv_seq)
 {
-    int64_t stride = round_up(seq);
+    int64_t stride = round_up(kv_seq);
     return stride % 32 == 0 ? stride + 16 : stride;
 }
 
@@ -99,8 +99,15 @@ typedef struct extent {
     int64_t m, n, k;
 } extent;
 
-/* c = a [m, k] * b [k, n], or of it what queries see: of scores n, of sums over keys k grows. */
-static void multiply(head c, const_head a, tsrk_cpu_panels b, extent e, bool n_grows,
+/* Which extent grows from row to row under a causal mask: of scores n, of sums over keys k. */
+typedef enum growth {
+    NONE = 0,
+    N_GROWS,
+    K_GROWS
+} growth;
+
+/* c = a [m, k] * b [k, n], or of it what queries see. */
+static void multiply(head c, const_head a, tsrk_cpu_panels b, extent e, growth grows,
                      float *scratch)
 {
     tsrk_cpu_panels_times(&(tsrk_cpu_times){.a = a.row,
@@ -112,8 +119,8 @@ static void multiply(head c, const_head a, tsrk_cpu_panels b, extent e, bool n_g
                                             .k = e.k,
                                             .lda = a.stride,
                                             .ldc = c.stride,
-                                            .n_grows = n_grows,
-                                            .k_grows = !n_grows});
+                                            .n_grows = grows == N_GROWS,
+                                            .k_grows = grows == K_GROWS});
 }
 
 /* c += a [k, m]^T * b [k, n], where b is packed into buffer. */
@@ -209,10 +216,13 @@ static double softmax_row(float *scores, int64_t visible, int64_t width, float *
 /* Floats of workspace that a thread needs. */
 static int64_t forward_floats(const tsrk_attention *args)
 {
-    int64_t whole = round_up(args->seq * args->dim);
-    int64_t floats = (QUERIES * score_stride(args->seq)) + packed_floats(args->seq, args->dim, 1);
-    return floats +
-           (tsrk_cpu_is_half(args->type) ? (3 * whole) + round_up(QUERIES * args->dim) : 0);
+    int64_t queries = round_up(args->seq * args->dim);
+    int64_t keys = round_up(args->kv_seq * args->dim);
+    int64_t floats =
+        (QUERIES * score_stride(args->kv_seq)) + packed_floats(args->kv_seq, args->dim, 1);
+    return floats + (tsrk_cpu_is_half(args->type)
+                         ? queries + (2 * keys) + round_up(QUERIES * args->dim)
+                         : 0);
 }
 
 size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads)
@@ -220,60 +230,79 @@ size_t tsrk_cpu_ws_attention(const tsrk_attention *args, int threads)
     return (size_t)threads * (size_t)forward_floats(args) * sizeof(float);
 }
 
+/* What the query heads of one kv head are multiplied by, and where it is formed. */
+typedef struct forward {
+    const tsrk_attention *args;
+    tsrk_cpu_panels keys, values;  /* packed; the first turned and scaled */
+    float *scores, *scratch, *out; /* out: a block of rows that is converted */
+    int64_t ld;                    /* row stride of scores */
+} forward;
+
+/* Rows i .. i + rows of a head at element offset iq. */
+static void forward_rows(const forward *w, const_head q, int64_t iq, float *lse, int64_t i,
+                         int64_t rows)
+{
+    const tsrk_attention *args = w->args;
+    int64_t stride = args->heads * args->dim;
+    int64_t first = tsrk_visible_keys(args->seq, args->kv_seq, args->full, i);
+    int64_t width = tsrk_visible_keys(args->seq, args->kv_seq, args->full, i + rows - 1);
+    float inverse[QUERIES];
+    head out = build_head(args->out, args->type, iq + (i * stride), stride, args->dim, w->out);
+    multiply((head){w->scores, w->ld}, rows_from(q, i), w->keys, (extent){rows, first, args->dim},
+             args->full ? NONE : N_GROWS, w->scratch);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t visible = tsrk_visible_keys(args->seq, args->kv_seq, args->full, i + r);
+        float max;
+        double sum = softmax_row(w->scores + (r * w->ld), visible, width, &max);
+        lse[i + r] = (float)((double)max + log(sum));
+        inverse[r] = (float)(1.0 / sum);
+    }
+    multiply(out, (const_head){w->scores, w->ld}, w->values, (extent){rows, args->dim, first},
+             args->full ? NONE : K_GROWS, w->scratch);
+    for (int64_t r = 0; r < rows; r++) {
+        scale_row(out.row + (r * out.stride), args->dim, inverse[r]);
+    }
+    write_rows(args->out, args->type, iq + (i * stride), rows, stride, args->dim, out);
+}
+
 static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float *workspace)
 {
     int64_t seq = args->seq;
+    int64_t kv_seq = args->kv_seq;
     int64_t dim = args->dim;
-    int64_t q_stride = args->heads * dim;
     int64_t kv_stride = args->kv_heads * dim;
     int64_t iq = head_offset(b, h, seq, args->heads, dim);
-    int64_t ik = head_offset(b, h / (args->heads / args->kv_heads), seq, args->kv_heads, dim);
-    int64_t whole = round_up(seq * dim);
-    int64_t ld = score_stride(seq);
-    float *scores = workspace;
-    float *scratch = scores + (QUERIES * ld);
-    float *turned = scratch + tsrk_cpu_panels_scratch();
-    float *straight = turned + tsrk_cpu_panels_floats(dim, seq);
-    float *buffer = straight + tsrk_cpu_panels_floats(seq, dim);
-    const_head q = read_head(args->q, args->type, iq, seq, q_stride, dim, buffer);
-    const_head k = read_head(args->k, args->type, ik, seq, kv_stride, dim, buffer + whole);
-    const_head v = read_head(args->v, args->type, ik, seq, kv_stride, dim, buffer + (2 * whole));
-    tsrk_cpu_panels keys = pack_turned(turned, k, seq, dim, args->scale);
-    tsrk_cpu_panels values = tsrk_cpu_panels_pack(straight, v.row, v.stride, false, seq, dim);
+    int64_t ik = head_offset(b, h / (args->heads / args->kv_heads), kv_seq, args->kv_heads, dim);
+    forward w = {.args = args, .scores = workspace, .ld = score_stride(kv_seq)};
+    w.scratch = w.scores + (QUERIES * w.ld);
+    float *turned = w.scratch + tsrk_cpu_panels_scratch();
+    float *straight = turned + tsrk_cpu_panels_floats(dim, kv_seq);
+    float *qs = straight + tsrk_cpu_panels_floats(kv_seq, dim);
+    float *ks = qs + round_up(seq * dim);
+    float *vs = ks + round_up(kv_seq * dim);
+    w.out = vs + round_up(kv_seq * dim);
+    const_head q = read_head(args->q, args->type, iq, seq, args->heads * dim, dim, qs);
+    const_head k = read_head(args->k, args->type, ik, kv_seq, kv_stride, dim, ks);
+    const_head v = read_head(args->v, args->type, ik, kv_seq, kv_stride, dim, vs);
+    w.keys = pack_turned(turned, k, kv_seq, dim, args->scale);
+    w.values = tsrk_cpu_panels_pack(straight, v.row, v.stride, false, kv_seq, dim);
     float *lse = args->lse + (((b * args->heads) + h) * seq);
     for (int64_t i = 0; i < seq; i += QUERIES) {
-        int64_t rows = seq - i < QUERIES ? seq - i : QUERIES;
-        int64_t width = i + rows;
-        float inverse[QUERIES];
-        head out = build_head(args->out, args->type, iq + (i * q_stride), q_stride, dim,
-                              buffer + (3 * whole));
-        multiply((head){scores, ld}, rows_from(q, i), keys, (extent){rows, i + 1, dim}, true,
-                 scratch);
-        for (int64_t r = 0; r < rows; r++) {
-            float max;
-            double sum = softmax_row(scores + (r * ld), i + r + 1, width, &max);
-            lse[i + r] = (float)((double)max + log(sum));
-            inverse[r] = (float)(1.0 / sum);
-        }
-        multiply(out, (const_head){scores, ld}, values, (extent){rows, dim, i + 1}, false, scratch);
-        for (int64_t r = 0; r < rows; r++) {
-            scale_row(out.row + (r * out.stride), dim, inverse[r]);
-        }
-        write_rows(args->out, args->type, iq + (i * q_stride), rows, q_stride, dim, out);
+        forward_rows(&w, q, iq, lse, i, seq - i < QUERIES ? seq - i : QUERIES);
     }
 }
 
-/* Threads for tasks heads of seq queries. */
-static int team_of(int64_t tasks, int64_t seq)
+/* Threads for tasks heads, each of so many queries and keys. */
+static int team_of(int64_t tasks, int64_t pairs)
 {
-    int team = tasks * seq * seq < TEAM_PAIRS ? 1 : omp_get_max_threads();
+    int team = tasks * pairs < TEAM_PAIRS ? 1 : omp_get_max_threads();
     return tasks < team ? (int)tasks : team;
 }
 
 void tsrk_cpu_attention(const tsrk_attention *args)
 {
     int64_t tasks = args->seq > 0 ? args->batch * args->heads : 0;
-    int team = team_of(tasks, args->seq);
+    int team = team_of(tasks, args->seq * args->kv_seq);
     if (team < 1) {
         return;
     }
@@ -311,10 +340,10 @@ static void gradient_row(float *restrict s, float *restrict dp, int64_t n, float
 /* What one kv head and its query heads work on. */
 typedef struct backward {
     const tsrk_attention_bwd *args;
-    float *p, *ds;     /* [QUERIES, ld] */
-    float *heads;      /* converted heads, one after another */
-    int64_t ld, whole; /* row stride of p and ds; floats of a converted head */
-    const_head k, v;   /* of the kv head */
+    float *p, *ds;   /* [QUERIES, ld] */
+    float *heads;    /* converted heads of queries, one after another */
+    int64_t ld;      /* row stride of p and ds */
+    const_head k, v; /* of the kv head */
     tsrk_cpu_panels keys_turned, values_turned, keys; /* packed; the first scaled */
     float *scratch, *packed;                          /* packed: a block of rows of a head */
     head dk, dv;
@@ -322,12 +351,14 @@ typedef struct backward {
 
 static int64_t backward_floats(const tsrk_attention_bwd *args)
 {
-    int64_t whole = round_up(args->seq * args->dim);
-    int64_t floats = ((int64_t)2 * QUERIES * score_stride(args->seq)) +
-                     packed_floats(args->seq, args->dim, 2) +
+    int64_t queries = round_up(args->seq * args->dim);
+    int64_t keys = round_up(args->kv_seq * args->dim);
+    int64_t floats = ((int64_t)2 * QUERIES * score_stride(args->kv_seq)) +
+                     packed_floats(args->kv_seq, args->dim, 2) +
                      tsrk_cpu_panels_floats(QUERIES, args->dim);
-    return floats +
-           (tsrk_cpu_is_half(args->type) ? (7 * whole) + round_up(QUERIES * args->dim) : 0);
+    return floats + (tsrk_cpu_is_half(args->type)
+                         ? (4 * keys) + (3 * queries) + round_up(QUERIES * args->dim)
+                         : 0);
 }
 
 size_t tsrk_cpu_ws_attention_bwd(const tsrk_attention_bwd *args, int threads)
@@ -340,22 +371,24 @@ static void backward_scores(const backward *w, const_head q, const_head out, con
                             const float *lse, int64_t i, int64_t rows)
 {
     const tsrk_attention_bwd *args = w->args;
-    int64_t width = i + rows;
-    extent e = {rows, i + 1, args->dim};
-    multiply((head){w->p, w->ld}, rows_from(q, i), w->keys_turned, e, true, w->scratch);
-    multiply((head){w->ds, w->ld}, rows_from(dout, i), w->values_turned, e, true, w->scratch);
+    int64_t width = tsrk_visible_keys(args->seq, args->kv_seq, args->full, i + rows - 1);
+    extent e = {rows, tsrk_visible_keys(args->seq, args->kv_seq, args->full, i), args->dim};
+    growth grows = args->full ? NONE : N_GROWS;
+    multiply((head){w->p, w->ld}, rows_from(q, i), w->keys_turned, e, grows, w->scratch);
+    multiply((head){w->ds, w->ld}, rows_from(dout, i), w->values_turned, e, grows, w->scratch);
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = i + r;
+        int64_t visible = tsrk_visible_keys(args->seq, args->kv_seq, args->full, t);
         float *p = w->p + (r * w->ld);
         float *ds = w->ds + (r * w->ld);
         float delta = dot(dout.row + (t * dout.stride), out.row + (t * out.stride), args->dim);
-        gradient_row(p, ds, hide_tail(p, t + 1), lse[t], delta, args->scale);
-        if (t == 0) { /* one key: p is 1 and ds 0, where rounding would leave dp - delta */
+        gradient_row(p, ds, hide_tail(p, visible), lse[t], delta, args->scale);
+        if (visible == 1) { /* one key: p is 1 and ds 0, where rounding would leave dp - delta */
             p[0] = 1.0F;
             ds[0] = 0.0F;
         }
-        memset(p + t + 1, 0, (size_t)(width - t - 1) * sizeof *p);
-        memset(ds + t + 1, 0, (size_t)(width - t - 1) * sizeof *ds);
+        memset(p + visible, 0, (size_t)(width - visible) * sizeof *p);
+        memset(ds + visible, 0, (size_t)(width - visible) * sizeof *ds);
     }
 }
 
@@ -367,22 +400,24 @@ static void backward_query_head(const backward *w, int64_t b, int64_t h)
     int64_t dim = args->dim;
     int64_t stride = args->heads * dim;
     int64_t iq = head_offset(b, h, seq, args->heads, dim);
-    float *buffer = w->heads + (4 * w->whole);
-    const_head q = read_head(args->q, args->type, iq, seq, stride, dim, buffer);
-    const_head out = read_head(args->out, args->type, iq, seq, stride, dim, buffer + w->whole);
+    int64_t whole = round_up(seq * dim);
+    const_head q = read_head(args->q, args->type, iq, seq, stride, dim, w->heads);
+    const_head out = read_head(args->out, args->type, iq, seq, stride, dim, w->heads + whole);
     const_head dout =
-        read_head(args->dout, args->type, iq, seq, stride, dim, buffer + (2 * w->whole));
+        read_head(args->dout, args->type, iq, seq, stride, dim, w->heads + (2 * whole));
     const float *lse = args->lse + (((b * args->heads) + h) * seq);
     for (int64_t i = 0; i < seq; i += QUERIES) {
         int64_t rows = seq - i < QUERIES ? seq - i : QUERIES;
-        int64_t width = i + rows;
+        int64_t first = tsrk_visible_keys(seq, args->kv_seq, args->full, i);
+        int64_t width = tsrk_visible_keys(seq, args->kv_seq, args->full, i + rows - 1);
         head dq = build_head(args->dq, args->type, iq + (i * stride), stride, dim,
-                             buffer + (3 * w->whole));
+                             w->heads + (3 * whole));
         backward_scores(w, q, out, dout, lse, i, rows);
         const_head p = {w->p, w->ld};
         const_head ds = {w->ds, w->ld};
         extent e = {width, dim, rows};
-        multiply(dq, ds, w->keys, (extent){rows, dim, i + 1}, false, w->scratch);
+        multiply(dq, ds, w->keys, (extent){rows, dim, first}, args->full ? NONE : K_GROWS,
+                 w->scratch);
         add_columns(w->dv, p, rows_from(dout, i), e, w->packed, w->scratch);
         add_columns(w->dk, ds, rows_from(q, i), e, w->packed, w->scratch);
         write_rows(args->dq, args->type, iq + (i * stride), rows, stride, dim, dq);
@@ -391,28 +426,29 @@ static void backward_query_head(const backward *w, int64_t b, int64_t h)
 
 static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t g, float *workspace)
 {
-    int64_t seq = args->seq;
+    int64_t seq = args->kv_seq;
     int64_t dim = args->dim;
     int64_t stride = args->kv_heads * dim;
     int64_t ik = head_offset(b, g, seq, args->kv_heads, dim);
     int64_t group = args->heads / args->kv_heads;
     backward w = {.args = args, .ld = score_stride(seq)};
     w.p = workspace;
-    w.whole = round_up(seq * dim);
     w.ds = w.p + (QUERIES * w.ld);
     w.scratch = w.ds + (QUERIES * w.ld);
     w.packed = w.scratch + tsrk_cpu_panels_scratch();
     float *keys_turned = w.packed + tsrk_cpu_panels_floats(QUERIES, dim);
     float *values_turned = keys_turned + tsrk_cpu_panels_floats(dim, seq);
     float *keys = values_turned + tsrk_cpu_panels_floats(dim, seq);
-    w.heads = keys + tsrk_cpu_panels_floats(seq, dim);
-    w.k = read_head(args->k, args->type, ik, seq, stride, dim, w.heads);
-    w.v = read_head(args->v, args->type, ik, seq, stride, dim, w.heads + w.whole);
+    float *heads = keys + tsrk_cpu_panels_floats(seq, dim);
+    int64_t whole = round_up(seq * dim);
+    w.heads = heads + (4 * whole);
+    w.k = read_head(args->k, args->type, ik, seq, stride, dim, heads);
+    w.v = read_head(args->v, args->type, ik, seq, stride, dim, heads + whole);
     w.keys_turned = pack_turned(keys_turned, w.k, seq, dim, args->scale);
     w.values_turned = pack_turned(values_turned, w.v, seq, dim, 1.0F);
     w.keys = tsrk_cpu_panels_pack(keys, w.k.row, w.k.stride, false, seq, dim);
-    w.dk = build_head(args->dk, args->type, ik, stride, dim, w.heads + (2 * w.whole));
-    w.dv = build_head(args->dv, args->type, ik, stride, dim, w.heads + (3 * w.whole));
+    w.dk = build_head(args->dk, args->type, ik, stride, dim, heads + (2 * whole));
+    w.dv = build_head(args->dv, args->type, ik, stride, dim, heads + (3 * whole));
     for (int64_t t = 0; t < seq; t++) {
         memset(w.dk.row + (t * w.dk.stride), 0, (size_t)dim * sizeof(float));
         memset(w.dv.row + (t * w.dv.stride), 0, (size_t)dim * sizeof(float));
@@ -426,8 +462,8 @@ static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t 
 
 void tsrk_cpu_attention_bwd(const tsrk_attention_bwd *args)
 {
-    int64_t tasks = args->seq > 0 ? args->batch * args->kv_heads : 0;
-    int team = team_of(tasks, args->seq);
+    int64_t tasks = args->batch * args->kv_heads;
+    int team = team_of(tasks, args->seq * args->kv_seq);
     if (team < 1) {
         return;
     }

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file matmul.c
- * matmul and the column sum that is its bias gradient.
+ * matmul.
  *
  * c [m, n] (+)= op(a) [m, k] * op(b) [k, n] + bias [n]; 2 m n k flops, accumulated in f32 along the
  * whole of k.
@@ -61,9 +61,19 @@ static tiling make_tiling(const tsrk_matmul *args)
     return out;
 }
 
+/* Of one of a batch's products, on one thread. */
+static size_t item_bytes(const tsrk_matmul *args)
+{
+    return (tsrk_cpu_product_bytes(args, 1) + 63) / 64 * 64;
+}
+
 size_t tsrk_cpu_ws_matmul(const tsrk_matmul *args, int threads)
 {
     size_t bytes = tsrk_cpu_product_bytes(args, threads);
+    if (args->batch > 1) {
+        size_t items = item_bytes(args) * (size_t)threads;
+        bytes = items > bytes ? items : bytes;
+    }
     if (is_bf16(args)) {
         tiling t = make_tiling(args);
         size_t tiles = t.bytes * (size_t)threads;
@@ -154,7 +164,7 @@ static void run_tiles(const tsrk_matmul *args)
     }
 }
 
-void tsrk_cpu_matmul(const tsrk_matmul *args)
+static void run_one(const tsrk_matmul *args)
 {
     double work = (double)args->m * (double)args->n * (double)args->k;
     if (is_bf16(args) && tsrk_cpu_has_bf16()) {
@@ -164,53 +174,34 @@ void tsrk_cpu_matmul(const tsrk_matmul *args)
     }
 }
 
-/* Columns that one thread sums at a time, and rows that it adds in f32 before it goes to double. */
-#define SUM_COLS 128
-#define SUM_ROWS 32
-
-static void add_rows(float *restrict sum, const void *x, tsr_dtype type, int64_t rows, int64_t cols,
-                     int64_t ld)
+static tsrk_matmul item_of(const tsrk_matmul *args, int64_t i)
 {
-    float buffer[SUM_COLS];
-    for (int64_t i = 0; i < rows; i++) {
-        const float *row = tsrk_cpu_view(x, type, i * ld, cols, buffer);
-#pragma omp simd
-        for (int64_t j = 0; j < cols; j++) {
-            sum[j] += row[j];
-        }
-    }
+    tsrk_matmul item = *args;
+    item.a = tsrk_cpu_at(args->a, args->a_type, i * args->stride_a);
+    item.b = tsrk_cpu_at(args->b, args->b_type, i * args->stride_b);
+    item.c = tsrk_cpu_at_mut(args->c, args->c_type, i * args->stride_c);
+    item.batch = 0;
+    return item;
 }
 
-/* Columns col .. col + cols of out. */
-static void sum_columns(const tsrk_col_sum *args, int64_t col, int64_t cols)
+/* A product per thread where there are enough of them, else all threads at each. */
+void tsrk_cpu_matmul(const tsrk_matmul *args)
 {
-    double total[SUM_COLS] = {0.0};
-    float out[SUM_COLS];
-    for (int64_t i = 0; i < args->rows; i += SUM_ROWS) {
-        float part[SUM_COLS] = {0.0F};
-        int64_t rows = args->rows - i < SUM_ROWS ? args->rows - i : SUM_ROWS;
-        add_rows(part, tsrk_cpu_at(args->x, args->x_type, (i * args->cols) + col), args->x_type,
-                 rows, cols, args->cols);
-        for (int64_t j = 0; j < cols; j++) {
-            total[j] += (double)part[j];
+    int64_t count = args->batch > 0 ? args->batch : 1;
+    double work = (double)args->m * (double)args->n * (double)args->k * (double)count;
+    int team = work < TEAM_WORTH ? 1 : omp_get_max_threads();
+    if (count < team || count == 1 || (is_bf16(args) && tsrk_cpu_has_bf16())) {
+        for (int64_t i = 0; i < count; i++) {
+            tsrk_matmul item = item_of(args, i);
+            run_one(&item);
         }
+        return;
     }
-    for (int64_t j = 0; j < cols; j++) {
-        out[j] = (float)total[j];
-    }
-    if (args->accumulate) {
-        tsrk_cpu_store_add(args->out, args->out_type, col, out, cols);
-    } else {
-        tsrk_cpu_store(args->out, args->out_type, col, out, cols);
-    }
-}
-
-void tsrk_cpu_col_sum(const tsrk_col_sum *args)
-{
-    int64_t blocks = (args->cols + SUM_COLS - 1) / SUM_COLS;
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
-    for (int64_t i = 0; i < blocks; i++) {
-        int64_t left = args->cols - (i * SUM_COLS);
-        sum_columns(args, i * SUM_COLS, left < SUM_COLS ? left : SUM_COLS);
+    size_t bytes = item_bytes(args);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        tsrk_matmul item = item_of(args, i);
+        tsrk_cpu_product(&item, 1,
+                         (char *)args->workspace + ((size_t)omp_get_thread_num() * bytes));
     }
 }

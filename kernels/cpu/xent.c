@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file xent.c
- * Vocabulary-parallel cross entropy.
+ * Vocabulary-parallel cross entropy, and softmax, made of the same rows of exponentials.
  *
  * The formulas are in kernels/ref/xent.c. One pass over the logits per kernel, threads share out
  * rows; f32, bf16 or f16 logits [rows, cols], f32 statistics [rows] of which lse is saved for
@@ -163,5 +163,95 @@ void tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args)
         } else {
             gradient_row(args, r, factor);
         }
+    }
+}
+
+/* ---- softmax ---- */
+
+static float row_max(const tsrk_softmax *args, int64_t r)
+{
+    float buffer[CHUNK];
+    float max = -INFINITY;
+    for (int64_t j = 0; j < args->cols; j += CHUNK) {
+        int64_t n = chunk_left(args->cols, j);
+        max = max_of(tsrk_cpu_view(args->x, args->type, (r * args->cols) + j, n, buffer), n, max);
+    }
+    return max;
+}
+
+static void softmax_row(const tsrk_softmax *args, int64_t r)
+{
+    float buffer[CHUNK];
+    float max = row_max(args, r);
+    double sum = 0.0;
+    for (int64_t j = 0; j < args->cols; j += CHUNK) {
+        int64_t n = chunk_left(args->cols, j);
+        sum += (double)sum_exp(tsrk_cpu_view(args->x, args->type, (r * args->cols) + j, n, buffer),
+                               n, max);
+    }
+    for (int64_t j = 0; j < args->cols; j += CHUNK) {
+        int64_t n = chunk_left(args->cols, j);
+        int64_t at = (r * args->cols) + j;
+        const float *x = tsrk_cpu_view(args->x, args->type, at, n, buffer);
+        float *y = tsrk_cpu_target(args->y, args->type, at, false, buffer);
+        scaled_exp(y, x, n, max, (float)(1.0 / sum));
+        tsrk_cpu_finish(args->y, args->type, at, false, y, n);
+    }
+}
+
+void tsrk_cpu_softmax(const tsrk_softmax *args)
+{
+#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+    for (int64_t r = 0; r < args->rows; r++) {
+        softmax_row(args, r);
+    }
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        sum += a[i] * b[i];
+    }
+    return sum;
+}
+
+/* dx = y * (dy - mean); dx may be dy. */
+static void centre(float *dx, const float *dy, const float *y, float mean, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = y[i] * (dy[i] - mean);
+    }
+}
+
+static void softmax_bwd_row(const tsrk_softmax_bwd *args, int64_t r)
+{
+    float dys[CHUNK];
+    float ys[CHUNK];
+    double mean = 0.0;
+    for (int64_t j = 0; j < args->cols; j += CHUNK) {
+        int64_t n = chunk_left(args->cols, j);
+        int64_t at = (r * args->cols) + j;
+        mean += (double)dot(tsrk_cpu_view(args->dy, args->type, at, n, dys),
+                            tsrk_cpu_view(args->y, args->type, at, n, ys), n);
+    }
+    for (int64_t j = 0; j < args->cols; j += CHUNK) {
+        int64_t n = chunk_left(args->cols, j);
+        int64_t at = (r * args->cols) + j;
+        const float *dy = tsrk_cpu_view(args->dy, args->type, at, n, dys);
+        const float *y = tsrk_cpu_view(args->y, args->type, at, n, ys);
+        float *dx = tsrk_cpu_target(args->dx, args->type, at, args->accumulate, dys);
+        centre(dx, dy, y, (float)mean, n);
+        tsrk_cpu_finish(args->dx, args->type, at, args->accumulate, dx, n);
+    }
+}
+
+void tsrk_cpu_softmax_bwd(const tsrk_softmax_bwd *args)
+{
+#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+    for (int64_t r = 0; r < args->rows; r++) {
+        softmax_bwd_row(args, r);
     }
 }

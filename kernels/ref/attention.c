@@ -2,14 +2,14 @@
  * Copyright The Tessera authors */
 /**
  * @file attention.c
- * Causal attention with grouped queries, by definition.
+ * Attention with grouped queries, by definition.
  *
- * s_ij = scale q_i . k_j for j <= i; lse_i = log sum_j exp(s_ij); p_ij = exp(s_ij - lse_i);
- * out_i = sum_j p_ij v_j. Backward, from out and lse alone (Dao et al. 2022):
- * D_i = dout_i . out_i; ds_ij = p_ij (dout_i . v_j - D_i); dv_j = sum p_ij dout_i;
- * dq_i = scale sum_j ds_ij k_j; dk_j = scale sum ds_ij q_i, sums of dk and dv over i and over the
- * query heads that share the kv head. Sums in double. Nothing may be allocated, so scores are
- * computed anew for every LANES elements of a row.
+ * s_ij = scale q_i . k_j for the keys j that i sees; lse_i = log sum_j exp(s_ij); p_ij = exp(s_ij -
+ * lse_i); out_i = sum_j p_ij v_j. Backward, from out and lse alone (Dao et al. 2022): D_i = dout_i
+ * . out_i; ds_ij = p_ij (dout_i . v_j - D_i); dv_j = sum p_ij dout_i; dq_i = scale sum_j ds_ij k_j;
+ * dk_j = scale sum ds_ij q_i, sums of dk and dv over i and over the query heads that share the kv
+ * head. Sums in double. Nothing may be allocated, so scores are computed anew for every LANES
+ * elements of a row.
  */
 #include "kernels/ref/ref_priv.h"
 
@@ -61,11 +61,12 @@ static void forward_row(const tsrk_attention *args, int64_t b, int64_t h, int64_
 {
     int64_t kv_head = h / (args->heads / args->kv_heads);
     int64_t iq = row_of(b, t, h, args->seq, args->heads, args->dim);
+    int64_t keys = tsrk_visible_keys(args->seq, args->kv_seq, args->full, t);
     double scale = (double)args->scale;
     double max = -(double)INFINITY;
     double sum = 0.0;
-    for (int64_t j = 0; j <= t; j++) {
-        int64_t ik = row_of(b, j, kv_head, args->seq, args->kv_heads, args->dim);
+    for (int64_t j = 0; j < keys; j++) {
+        int64_t ik = row_of(b, j, kv_head, args->kv_seq, args->kv_heads, args->dim);
         double s = scale * dot(args->q, iq, args->k, ik, args->dim, args->type);
         if (s > max) {
             sum = sum * exp(max - s);
@@ -78,8 +79,8 @@ static void forward_row(const tsrk_attention *args, int64_t b, int64_t h, int64_
     for (int64_t d = 0; d < args->dim; d += LANES) {
         double acc[LANES] = {0.0};
         int64_t n = lanes_left(args->dim, d);
-        for (int64_t j = 0; j <= t; j++) {
-            int64_t ik = row_of(b, j, kv_head, args->seq, args->kv_heads, args->dim);
+        for (int64_t j = 0; j < keys; j++) {
+            int64_t ik = row_of(b, j, kv_head, args->kv_seq, args->kv_heads, args->dim);
             double s = scale * dot(args->q, iq, args->k, ik, args->dim, args->type);
             axpy(acc, exp(s - lse), args->v, args->type, ik + d, n);
         }
@@ -98,31 +99,32 @@ void tsrk_ref_attention(const tsrk_attention *args)
     }
 }
 
-/* p_ij and ds_ij of query t at row iq and the key at row ik. The first query sees one key: ds is 0
- * exactly, where the rounding of out would be left. */
-static void probability(const tsrk_attention_bwd *args, int64_t t, double lse, int64_t iq,
+/* p_ij and ds_ij of the query at row iq, which sees keys, and the key at row ik. Where it sees one
+ * ds is 0 exactly, where the rounding of out would be left. */
+static void probability(const tsrk_attention_bwd *args, int64_t keys, double lse, int64_t iq,
                         int64_t ik, double *p_out, double *ds_out)
 {
     double s = (double)args->scale * dot(args->q, iq, args->k, ik, args->dim, args->type);
     double dp = dot(args->dout, iq, args->v, ik, args->dim, args->type);
     double delta = dot(args->dout, iq, args->out, iq, args->dim, args->type);
     *p_out = exp(s - lse);
-    *ds_out = t == 0 ? 0.0 : *p_out * (dp - delta);
+    *ds_out = keys == 1 ? 0.0 : *p_out * (dp - delta);
 }
 
 static void backward_query(const tsrk_attention_bwd *args, int64_t b, int64_t h, int64_t t)
 {
     int64_t kv_head = h / (args->heads / args->kv_heads);
     int64_t iq = row_of(b, t, h, args->seq, args->heads, args->dim);
+    int64_t keys = tsrk_visible_keys(args->seq, args->kv_seq, args->full, t);
     double lse = (double)args->lse[(((b * args->heads) + h) * args->seq) + t];
     for (int64_t d = 0; d < args->dim; d += LANES) {
         double acc[LANES] = {0.0};
         int64_t n = lanes_left(args->dim, d);
-        for (int64_t j = 0; j <= t; j++) {
-            int64_t ik = row_of(b, j, kv_head, args->seq, args->kv_heads, args->dim);
+        for (int64_t j = 0; j < keys; j++) {
+            int64_t ik = row_of(b, j, kv_head, args->kv_seq, args->kv_heads, args->dim);
             double p;
             double ds;
-            probability(args, t, lse, iq, ik, &p, &ds);
+            probability(args, keys, lse, iq, ik, &p, &ds);
             axpy(acc, ds, args->k, args->type, ik + d, n);
         }
         write_row(args->dq, args->type, iq + d, acc, n, (double)args->scale);
@@ -136,14 +138,18 @@ static void backward_key_lanes(const tsrk_attention_bwd *args, int64_t b, int64_
     double dk[LANES] = {0.0};
     double dv[LANES] = {0.0};
     int64_t group = args->heads / args->kv_heads;
-    int64_t ik = row_of(b, j, g, args->seq, args->kv_heads, args->dim);
+    int64_t ik = row_of(b, j, g, args->kv_seq, args->kv_heads, args->dim);
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
-        for (int64_t t = j; t < args->seq; t++) {
+        for (int64_t t = 0; t < args->seq; t++) {
+            int64_t keys = tsrk_visible_keys(args->seq, args->kv_seq, args->full, t);
+            if (j >= keys) {
+                continue;
+            }
             int64_t iq = row_of(b, t, h, args->seq, args->heads, args->dim);
             double lse = (double)args->lse[(((b * args->heads) + h) * args->seq) + t];
             double p;
             double ds;
-            probability(args, t, lse, iq, ik, &p, &ds);
+            probability(args, keys, lse, iq, ik, &p, &ds);
             axpy(dk, ds, args->q, args->type, iq + d, n);
             axpy(dv, p, args->dout, args->type, iq + d, n);
         }
@@ -166,8 +172,10 @@ void tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
             for (int64_t h = 0; h < args->heads; h++) {
                 backward_query(args, b, h, t);
             }
+        }
+        for (int64_t j = 0; j < args->kv_seq; j++) {
             for (int64_t g = 0; g < args->kv_heads; g++) {
-                backward_key(args, b, g, t);
+                backward_key(args, b, g, j);
             }
         }
     }

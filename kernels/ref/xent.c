@@ -96,3 +96,42 @@ void tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
         }
     }
 }
+
+/* ---- softmax ---- */
+
+void tsrk_ref_softmax(const tsrk_softmax *args)
+{
+    for (int64_t r = 0; r < args->rows; r++) {
+        double max = -(double)INFINITY;
+        double sum = 0.0;
+        for (int64_t c = 0; c < args->cols; c++) {
+            max = fmax(max, tsrk_ref_load(args->x, args->type, (r * args->cols) + c));
+        }
+        for (int64_t c = 0; c < args->cols; c++) {
+            sum += exp(tsrk_ref_load(args->x, args->type, (r * args->cols) + c) - max);
+        }
+        for (int64_t c = 0; c < args->cols; c++) {
+            int64_t at = (r * args->cols) + c;
+            double x = tsrk_ref_load(args->x, args->type, at);
+            tsrk_ref_store(args->y, args->type, at, exp(x - max) / sum);
+        }
+    }
+}
+
+void tsrk_ref_softmax_bwd(const tsrk_softmax_bwd *args)
+{
+    for (int64_t r = 0; r < args->rows; r++) {
+        double mean = 0.0;
+        for (int64_t c = 0; c < args->cols; c++) {
+            int64_t at = (r * args->cols) + c;
+            mean +=
+                tsrk_ref_load(args->dy, args->type, at) * tsrk_ref_load(args->y, args->type, at);
+        }
+        for (int64_t c = 0; c < args->cols; c++) {
+            int64_t at = (r * args->cols) + c;
+            double dy = tsrk_ref_load(args->dy, args->type, at);
+            double y = tsrk_ref_load(args->y, args->type, at);
+            tsrk_ref_put(args->dx, args->type, at, y * (dy - mean), args->accumulate);
+        }
+    }
+}

@@ -331,12 +331,22 @@ tsri_call tsri_op_call_begin(const tsri_op_call *call);
 /** Launch kernel with args, whose field *workspace (NULL: none) receives what scratch it needs. */
 tsr_status tsri_op_launch(const tsri_op_call *call, tsri_call *launch, tsrk_id kernel, void *args,
                           void **workspace);
+/** Where backward writes the gradient of in[i], or adds to it; NULL where nobody wants it. */
+void *tsri_op_grad(const tsri_op_call *call, tsri_call *launch, int i);
 /** A dtensor of the step, labelled by the operation's path. */
 tsr_status tsri_op_acquire(const tsri_op_call *call, const tsr_layout *layout, tsr_dtype dtype,
                            tsri_mem_kind kind, tsr_dtensor **out);
 /** y (+)= x * factor, of equal local counts. */
 tsr_status tsri_op_scale_into(tsr_comm *comm, const char *label, const tsr_dtensor *x, float factor,
                               bool accumulate, tsr_dtensor *y);
+/** Copy between part, and whole from entry begin of dim on, which neither splits: out of whole, or
+ * into it. Nothing is done for a part without elements. */
+tsr_status tsri_op_copy_out(const tsri_op_call *call, const tsr_dtensor *whole, int dim,
+                            int64_t begin, tsr_dtensor *part);
+tsr_status tsri_op_copy_into(const tsri_op_call *call, tsr_dtensor *whole, int dim, int64_t begin,
+                             const tsr_dtensor *part);
+/** Zero a dtensor. */
+tsr_status tsri_op_zero(const tsri_op_call *call, tsr_dtensor *tensor);
 /** Product of the local extents of dims begin .. end. */
 int64_t tsri_local_span(const tsr_dtensor *tensor, int begin, int end);
 /** The same of a layout on this rank. */

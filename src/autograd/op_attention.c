@@ -2,8 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file op_attention.c
- * Causal attention with grouped queries: q [batch, seq, heads, d], k and v [batch, seq, kv_heads,
- * d].
+ * Attention with grouped queries: q [batch, seq, heads, d], k and v [batch, kv_seq, kv_heads, d].
  *
  * Per axis: Shard of batch stays; Shard of heads stays on q, and k and v are sharded alike or
  * whole. Where they are whole, this rank's query heads need a block of kv heads that is copied out,
@@ -31,7 +30,16 @@ enum {
 
 typedef struct attention_attr {
     float scale;
+    bool full;
 } attention_attr;
+
+static attention_attr attr_of(const tsri_op_call *call)
+{
+    attention_attr attr;
+
+    memcpy(&attr, call->attr, sizeof(attr));
+    return attr;
+}
 
 /* ---- rule ---- */
 
@@ -40,22 +48,25 @@ static tsr_status check_shapes(const tsri_op_call *call)
     const tsr_layout *q = &call->want[Q];
     const tsr_layout *k = &call->want[K];
     const tsr_layout *v = &call->want[V];
+    const bool full = attr_of(call).full;
     bool fit = q->ndim == 4 && k->ndim == 4 && v->ndim == 4;
     char where[TSRI_WHERE_BYTES];
 
     for (int d = 0; fit && d < 4; d++) {
-        fit = k->shape[d] == v->shape[d] && (d == HEADS || q->shape[d] == k->shape[d]);
+        fit = k->shape[d] == v->shape[d] && (d == HEADS || d == SEQ || q->shape[d] == k->shape[d]);
     }
-    if (!fit || k->shape[HEADS] < 1 || q->shape[HEADS] % k->shape[HEADS] != 0) {
+    fit = fit && k->shape[HEADS] >= 1 && q->shape[HEADS] % k->shape[HEADS] == 0;
+    if (!fit || k->shape[SEQ] < (full ? 1 : q->shape[SEQ])) {
         char a[TSRI_WHERE_BYTES];
         char b[TSRI_WHERE_BYTES];
         char c[TSRI_WHERE_BYTES];
 
-        return TSR_RAISE(TSR_ERR_SHAPE, "%s: q %s, k %s, v %s; want kv heads that divide heads",
+        return TSR_RAISE(TSR_ERR_SHAPE, "%s: q %s, k %s, v %s; want kv heads that divide heads%s",
                          tsri_op_where(call, where, sizeof(where)),
                          tsri_format_shape(q->shape, q->ndim, a, sizeof(a)),
                          tsri_format_shape(k->shape, k->ndim, b, sizeof(b)),
-                         tsri_format_shape(v->shape, v->ndim, c, sizeof(c)));
+                         tsri_format_shape(v->shape, v->ndim, c, sizeof(c)),
+                         full ? ", and a key" : ", and no fewer keys than causal queries");
     }
     return TSR_OK;
 }
@@ -209,41 +220,6 @@ static tsr_status local_layout(const tsri_op_call *call, int64_t batch, int64_t 
     return TSR_OK;
 }
 
-/* Copy heads between a piece of have heads, from first on, and a block of count heads. */
-static tsr_status copy_block(tsri_op_call *call, const kv_block *block, const tsr_dtensor *from,
-                             tsr_dtensor *to, bool into_block)
-{
-    tsri_call launch = tsri_op_call_begin(call);
-    const tsr_dtensor *whole = into_block ? from : to;
-    const size_t head = (size_t)whole->local_shape[DIM] * tsr_dtype_size(whole->dtype);
-    const size_t skip = (size_t)block->first * head;
-    const int64_t whole_stride = block->have * (int64_t)head;
-    const int64_t block_stride = block->count * (int64_t)head;
-    tsrk_copy_blocks args = {.outer = tsri_local_span(whole, BATCH, HEADS),
-                             .mid = 1,
-                             .inner_bytes = (size_t)block_stride,
-                             .src_outer_stride = into_block ? whole_stride : block_stride,
-                             .dst_outer_stride = into_block ? block_stride : whole_stride};
-
-    if (whole->local_count == 0) {
-        return TSR_OK;
-    }
-    /* From the first head copied to the last: as long on every rank, wherever its heads begin. */
-    const size_t span = (size_t)((args.outer - 1) * whole_stride + block_stride);
-
-    if (into_block) {
-        args.src = tsri_arg_in(&launch, tsri_dtensor_buffer(from),
-                               tsri_dtensor_buffer_offset(from) + skip, span);
-        args.dst = tsri_out(&launch, to);
-    } else {
-        args.src = tsri_in(&launch, from);
-        args.dst = tsri_arg_inout(&launch, tsri_dtensor_buffer(to),
-                                  tsri_dtensor_buffer_offset(to) + skip, span);
-    }
-    TSR_TRY(TSRI_LAUNCH(&launch, COPY_BLOCKS, &args));
-    return TSR_OK;
-}
-
 /* k and v as the kernel takes them: themselves, or saved blocks of them. */
 static tsr_status take_blocks(tsri_op_call *call, const kv_block *block)
 {
@@ -257,7 +233,7 @@ static tsr_status take_blocks(tsri_op_call *call, const kv_block *block)
 
         TSR_TRY(tsri_op_acquire(call, &layout, k->dtype, TSRI_MEM_ACTIVATION, saved));
         call->saved_count++;
-        TSR_TRY(copy_block(call, block, call->in[i], *saved, true));
+        TSR_TRY(tsri_op_copy_out(call, call->in[i], HEADS, block->first, *saved));
     }
     call->keep_in = 1U << Q;
     return TSR_OK;
@@ -267,11 +243,9 @@ static tsr_status take_blocks(tsri_op_call *call, const kv_block *block)
 
 static float attention_scale(const tsri_op_call *call)
 {
-    attention_attr attr;
+    const float scale = attr_of(call).scale;
 
-    memcpy(&attr, call->attr, sizeof(attr));
-    return attr.scale > 0.0F ? attr.scale
-                             : (float)(1.0 / sqrt((double)call->in_layout[Q].shape[DIM]));
+    return scale > 0.0F ? scale : (float)(1.0 / sqrt((double)call->in_layout[Q].shape[DIM]));
 }
 
 static tsr_status attention_forward(tsri_op_call *call)
@@ -282,10 +256,12 @@ static tsr_status attention_forward(tsri_op_call *call)
     tsri_call launch = tsri_op_call_begin(call);
     tsrk_attention args = {.batch = q->local_shape[BATCH],
                            .seq = q->local_shape[SEQ],
+                           .kv_seq = call->in[K]->local_shape[SEQ],
                            .heads = q->local_shape[HEADS],
                            .dim = q->local_shape[DIM],
                            .scale = attention_scale(call),
-                           .type = q->dtype};
+                           .type = q->dtype,
+                           .full = attr_of(call).full};
     bool copied = false;
 
     TSR_TRY(find_block(call, &block));
@@ -303,19 +279,6 @@ static tsr_status attention_forward(tsri_op_call *call)
     args.out = tsri_out(&launch, call->out);
     args.lse = tsri_out(&launch, call->saved[LSE]);
     TSR_TRY(tsri_op_launch(call, &launch, TSRK_ATTENTION, &args, &args.workspace));
-    return TSR_OK;
-}
-
-/* din[i] = 0 but for the block. */
-static tsr_status spread_block(tsri_op_call *call, const kv_block *block, int i,
-                               const tsr_dtensor *from)
-{
-    tsri_call launch = tsri_op_call_begin(call);
-    const tsrk_zero args = {.out = tsri_out(&launch, call->din[i]),
-                            .bytes = tsri_dtensor_bytes(call->din[i])};
-
-    TSR_TRY(TSRI_LAUNCH(&launch, ZERO, &args));
-    TSR_TRY(copy_block(call, block, from, call->din[i], false));
     return TSR_OK;
 }
 
@@ -347,11 +310,13 @@ static tsr_status run_kernel(tsri_op_call *call, int64_t kv_heads, const tsr_dte
                                .dv = tsri_out(&launch, grad[V]),
                                .batch = q->local_shape[BATCH],
                                .seq = q->local_shape[SEQ],
+                               .kv_seq = k->local_shape[SEQ],
                                .heads = q->local_shape[HEADS],
                                .kv_heads = kv_heads,
                                .dim = q->local_shape[DIM],
                                .scale = attention_scale(call),
-                               .type = q->dtype};
+                               .type = q->dtype,
+                               .full = attr_of(call).full};
 
     TSR_TRY(tsri_op_launch(call, &launch, TSRK_ATTENTION_BWD, &args, &args.workspace));
     return TSR_OK;
@@ -373,7 +338,9 @@ static tsr_status attention_backward(tsri_op_call *call)
     TSR_TRY_GOTO(status, run_kernel(call, block.count, k, v, grad), release_grads);
     for (int i = K; i <= V && copied; i++) {
         if (call->din[i] != NULL) {
-            TSR_TRY_GOTO(status, spread_block(call, &block, i, grad[i]), release_grads);
+            TSR_TRY_GOTO(status, tsri_op_zero(call, call->din[i]), release_grads);
+            TSR_TRY_GOTO(status, tsri_op_copy_into(call, call->din[i], HEADS, block.first, grad[i]),
+                         release_grads);
         }
     }
 release_grads:
@@ -395,15 +362,25 @@ static const tsri_op_def op_attention = {
     .keep_out = true,
     .no_accumulate = 1U << Q | 1U << K | 1U << V};
 
+tsr_status tsr_op_attention_with(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k, tsr_dtensor *v,
+                                 const tsr_attention_options *options, tsr_dtensor **out)
+{
+    TSRI_WANT(tape, q, k, v, out);
+
+    tsr_dtensor *in[] = {q, k, v};
+    const double scale = options != NULL ? options->scale : 0.0;
+    const attention_attr attr = {.scale = (float)scale, .full = options != NULL && options->full};
+
+    TSRI_WANT_NUMBER(scale);
+    TSR_TRY(tsri_op_apply(tape, &op_attention, in, 3, &attr, sizeof(attr), out));
+    return TSR_OK;
+}
+
 tsr_status tsr_op_attention(tsr_tape *tape, tsr_dtensor *q, tsr_dtensor *k, tsr_dtensor *v,
                             double scale, tsr_dtensor **out)
 {
-    TSRI_WANT(tape, q, k, v, out);
-    TSRI_WANT_NUMBER(scale);
+    const tsr_attention_options options = {.scale = scale};
 
-    tsr_dtensor *in[] = {q, k, v};
-    const attention_attr attr = {.scale = (float)scale};
-
-    TSR_TRY(tsri_op_apply(tape, &op_attention, in, 3, &attr, sizeof(attr), out));
+    TSR_TRY(tsr_op_attention_with(tape, q, k, v, &options, out));
     return TSR_OK;
 }

@@ -162,6 +162,7 @@ static tsr_status grad_x(tsri_op_call *call)
     const tsr_dtensor *weight = call->in[WEIGHT];
     tsrk_matmul args = {.a = tsri_in(&launch, call->dout),
                         .b = tsri_in(&launch, weight),
+                        .c = tsri_op_grad(call, &launch, X),
                         .m = tsri_op_rows(call->dout),
                         .n = weight->local_shape[1],
                         .k = weight->local_shape[0],
@@ -173,8 +174,6 @@ static tsr_status grad_x(tsri_op_call *call)
                         .c_type = call->din[X]->dtype,
                         .accumulate = call->accumulate[X]};
 
-    args.c =
-        call->accumulate[X] ? tsri_inout(&launch, call->din[X]) : tsri_out(&launch, call->din[X]);
     TSR_TRY(tsri_op_launch(call, &launch, TSRK_MATMUL, &args, &args.workspace));
     return TSR_OK;
 }
@@ -188,6 +187,7 @@ static tsr_status grad_weight(tsri_op_call *call)
     const int64_t k = tsri_op_cols(x);
     tsrk_matmul args = {.a = tsri_in(&launch, call->dout),
                         .b = tsri_in(&launch, x),
+                        .c = tsri_op_grad(call, &launch, WEIGHT),
                         .m = n,
                         .n = k,
                         .k = tsri_op_rows(x),
@@ -200,8 +200,6 @@ static tsr_status grad_weight(tsri_op_call *call)
                         .trans_a = true,
                         .accumulate = call->accumulate[WEIGHT]};
 
-    args.c = call->accumulate[WEIGHT] ? tsri_inout(&launch, call->din[WEIGHT])
-                                      : tsri_out(&launch, call->din[WEIGHT]);
     TSR_TRY(tsri_op_launch(call, &launch, TSRK_MATMUL, &args, &args.workspace));
     return TSR_OK;
 }
@@ -209,16 +207,17 @@ static tsr_status grad_weight(tsri_op_call *call)
 static tsr_status grad_bias(tsri_op_call *call)
 {
     tsri_call launch = tsri_op_call_begin(call);
-    tsrk_col_sum args = {.x = tsri_in(&launch, call->dout),
-                         .rows = tsri_op_rows(call->dout),
-                         .cols = tsri_op_cols(call->dout),
-                         .x_type = call->dout->dtype,
-                         .out_type = call->din[BIAS]->dtype,
-                         .accumulate = call->accumulate[BIAS]};
+    const tsrk_sum args = {.x = tsri_in(&launch, call->dout),
+                           .out = tsri_op_grad(call, &launch, BIAS),
+                           .outer = 1,
+                           .mid = tsri_op_rows(call->dout),
+                           .inner = tsri_op_cols(call->dout),
+                           .factor = 1.0F,
+                           .x_type = call->dout->dtype,
+                           .out_type = call->din[BIAS]->dtype,
+                           .accumulate = call->accumulate[BIAS]};
 
-    args.out = call->accumulate[BIAS] ? tsri_inout(&launch, call->din[BIAS])
-                                      : tsri_out(&launch, call->din[BIAS]);
-    TSR_TRY(tsri_op_launch(call, &launch, TSRK_COL_SUM, &args, NULL));
+    TSR_TRY(TSRI_LAUNCH(&launch, SUM, &args));
     return TSR_OK;
 }
 

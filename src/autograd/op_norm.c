@@ -2,10 +2,11 @@
  * Copyright The Tessera authors */
 /**
  * @file op_norm.c
- * Layernorm and rmsnorm over the last dim.
+ * Operations on rows, the last dim: layernorm, rmsnorm, softmax.
  *
  * Per axis: x Shard(d < last) stays and the parameters' gradients are Partial; anything else of x
- * becomes Replicate. Gain and bias are whole. Saved: a mean and a reciprocal deviation per row.
+ * becomes Replicate. Gain and bias are whole. Saved: a mean and a reciprocal deviation per row, of
+ * softmax its output.
  */
 #include "autograd_priv.h"
 
@@ -79,14 +80,6 @@ static tsr_status scratch_dx(tsri_op_call *call, tsr_dtensor **out)
     return TSR_OK;
 }
 
-static void *grad_arg(tsri_op_call *call, tsri_call *launch, int i)
-{
-    if (call->din[i] == NULL) {
-        return NULL;
-    }
-    return call->accumulate[i] ? tsri_inout(launch, call->din[i]) : tsri_out(launch, call->din[i]);
-}
-
 /* ---- rmsnorm ---- */
 
 static tsr_status rmsnorm_forward(tsri_op_call *call)
@@ -117,7 +110,7 @@ static tsr_status rmsnorm_backward(tsri_op_call *call)
                              .x = tsri_in(&launch, x),
                              .gain = tsri_in(&launch, call->in[GAIN]),
                              .rstd = tsri_in(&launch, call->saved[RSTD]),
-                             .dgain = grad_arg(call, &launch, GAIN),
+                             .dgain = tsri_op_grad(call, &launch, GAIN),
                              .rows = tsri_op_rows(x),
                              .cols = tsri_op_cols(x),
                              .type = x->dtype,
@@ -195,7 +188,7 @@ static tsr_status launch_layernorm_bwd(tsri_op_call *call, tsr_dtensor *dbias, b
                                .gain = tsri_in(&launch, call->in[GAIN]),
                                .mean = tsri_in(&launch, call->saved[MEAN]),
                                .rstd = tsri_in(&launch, call->saved[RSTD]),
-                               .dgain = grad_arg(call, &launch, GAIN),
+                               .dgain = tsri_op_grad(call, &launch, GAIN),
                                .rows = tsri_op_rows(x),
                                .cols = tsri_op_cols(x),
                                .type = x->dtype,
@@ -261,5 +254,65 @@ tsr_status tsr_op_layernorm(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, t
     const norm_attr attr = {.eps = (float)eps};
 
     TSR_TRY(tsri_op_apply(tape, &op_layernorm, in, 3, &attr, sizeof(attr), out));
+    return TSR_OK;
+}
+
+/* ---- softmax ---- */
+
+static tsr_status softmax_rule(tsri_op_call *call)
+{
+    const int last = call->want[X].ndim - 1;
+    char where[TSRI_WHERE_BYTES];
+
+    if (last < 0) {
+        return TSR_RAISE(TSR_ERR_SHAPE, "%s: x has no dims, wants 1 or more",
+                         tsri_op_where(call, where, sizeof(where)));
+    }
+    tsri_rule_local_dims(call, X, last);
+    call->out_layout = call->want[X];
+    return TSR_OK;
+}
+
+static tsr_status softmax_forward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_softmax args = {.x = tsri_in(&launch, call->in[X]),
+                               .y = tsri_out(&launch, call->out),
+                               .rows = tsri_op_rows(call->out),
+                               .cols = tsri_op_cols(call->out),
+                               .type = call->out->dtype};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, SOFTMAX, &args));
+    return TSR_OK;
+}
+
+static tsr_status softmax_backward(tsri_op_call *call)
+{
+    tsri_call launch = tsri_op_call_begin(call);
+    const tsrk_softmax_bwd args = {.dy = tsri_in(&launch, call->dout),
+                                   .y = tsri_in(&launch, call->out),
+                                   .dx = tsri_op_grad(call, &launch, X),
+                                   .rows = tsri_op_rows(call->dout),
+                                   .cols = tsri_op_cols(call->dout),
+                                   .type = call->dout->dtype,
+                                   .accumulate = call->accumulate[X]};
+
+    TSR_TRY(TSRI_LAUNCH(&launch, SOFTMAX_BWD, &args));
+    return TSR_OK;
+}
+
+static const tsri_op_def op_softmax = {.name = "softmax",
+                                       .takes = {TSR_DTYPES_FLOAT},
+                                       .inputs = "x",
+                                       .rule = softmax_rule,
+                                       .forward = softmax_forward,
+                                       .backward = softmax_backward,
+                                       .keep_out = true,
+                                       .over_grad = 1U << X};
+
+tsr_status tsr_op_softmax(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
+{
+    TSRI_WANT(tape, x, out);
+    TSR_TRY(tsri_op_apply(tape, &op_softmax, &x, 1, NULL, 0, out));
     return TSR_OK;
 }

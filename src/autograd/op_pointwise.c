@@ -2,11 +2,12 @@
  * Copyright The Tessera authors */
 /**
  * @file op_pointwise.c
- * Element by element: gelu, silu(gate) * up, a + b, x * factor, x in another type.
+ * Element by element: functions of one number (gelu, relu, tanh, sigmoid), silu(gate) * up, a + b,
+ * x * factor, x in another type.
  *
- * gelu and silu_mul are not linear: their inputs must be whole. a + b, x * factor and casts are, so
- * Partial passes through them in both directions; the gradient of a + b is the same memory for
- * both.
+ * Functions and silu_mul are not linear: their inputs must be whole. a + b, x * factor and casts
+ * are, so Partial passes through them in both directions; the gradient of a + b is the same memory
+ * for both.
  */
 #include "autograd_priv.h"
 
@@ -20,11 +21,6 @@ enum {
     GATE = 0,
     UP = 1
 };
-
-static void *grad_arg(tsri_op_call *call, tsri_call *launch, int i)
-{
-    return call->accumulate[i] ? tsri_inout(launch, call->din[i]) : tsri_out(launch, call->din[i]);
-}
 
 static tsr_status check_pair(const tsri_op_call *call)
 {
@@ -48,54 +44,112 @@ static tsr_status check_pair(const tsri_op_call *call)
     return TSR_OK;
 }
 
-/* ---- gelu ---- */
+/* ---- functions of one number ---- */
 
-static tsr_status gelu_rule(tsri_op_call *call)
+static const tsri_op_def op_functions[TSRK_FUNCTION_COUNT];
+
+static tsrk_function function_of(const tsri_op_call *call)
+{
+    return (tsrk_function)(call->def - op_functions);
+}
+
+static tsr_status function_rule(tsri_op_call *call)
 {
     call->want[X] = tsri_rule_whole(&call->want[X]);
     call->out_layout = call->want[X];
     return TSR_OK;
 }
 
-static tsr_status gelu_forward(tsri_op_call *call)
+static tsr_status function_forward(tsri_op_call *call)
 {
     tsri_call launch = tsri_op_call_begin(call);
-    const tsrk_gelu args = {.x = tsri_in(&launch, call->in[X]),
-                            .y = tsri_out(&launch, call->out),
-                            .n = call->out->local_count,
-                            .type = call->out->dtype};
+    const tsrk_pointwise args = {.x = tsri_in(&launch, call->in[X]),
+                                 .y = tsri_out(&launch, call->out),
+                                 .n = call->out->local_count,
+                                 .function = function_of(call),
+                                 .type = call->out->dtype};
 
-    TSR_TRY(TSRI_LAUNCH(&launch, GELU, &args));
+    TSR_TRY(TSRI_LAUNCH(&launch, POINTWISE, &args));
     return TSR_OK;
 }
 
-static tsr_status gelu_backward(tsri_op_call *call)
+static tsr_status function_backward(tsri_op_call *call)
 {
     tsri_call launch = tsri_op_call_begin(call);
-    const tsrk_gelu_bwd args = {.dy = tsri_in(&launch, call->dout),
-                                .x = tsri_in(&launch, call->in[X]),
-                                .dx = grad_arg(call, &launch, X),
-                                .n = call->dout->local_count,
-                                .type = call->dout->dtype,
-                                .accumulate = call->accumulate[X]};
+    const tsrk_pointwise_bwd args = {
+        .dy = tsri_in(&launch, call->dout),
+        .from = tsri_in(&launch, call->def->keep_out ? call->out : call->in[X]),
+        .dx = tsri_op_grad(call, &launch, X),
+        .n = call->dout->local_count,
+        .function = function_of(call),
+        .type = call->dout->dtype,
+        .accumulate = call->accumulate[X]};
 
-    TSR_TRY(TSRI_LAUNCH(&launch, GELU_BWD, &args));
+    TSR_TRY(TSRI_LAUNCH(&launch, POINTWISE_BWD, &args));
     return TSR_OK;
 }
 
-static const tsri_op_def op_gelu = {.name = "gelu",
-                                    .takes = {TSR_DTYPES_FLOAT},
-                                    .inputs = "x",
-                                    .rule = gelu_rule,
-                                    .forward = gelu_forward,
-                                    .backward = gelu_backward,
-                                    .keep_in = 1U << X,
-                                    .over_grad = 1U << X};
+/* By tsrk_function. What backward reads is the kernel's choice. */
+static const tsri_op_def op_functions[TSRK_FUNCTION_COUNT] = {
+    [TSRK_GELU] = {.name = "gelu",
+                   .takes = {TSR_DTYPES_FLOAT},
+                   .inputs = "x",
+                   .rule = function_rule,
+                   .forward = function_forward,
+                   .backward = function_backward,
+                   .keep_in = 1U << X,
+                   .over_grad = 1U << X},
+    [TSRK_RELU] = {.name = "relu",
+                   .takes = {TSR_DTYPES_FLOAT},
+                   .inputs = "x",
+                   .rule = function_rule,
+                   .forward = function_forward,
+                   .backward = function_backward,
+                   .keep_out = true,
+                   .over_grad = 1U << X},
+    [TSRK_TANH] = {.name = "tanh",
+                   .takes = {TSR_DTYPES_FLOAT},
+                   .inputs = "x",
+                   .rule = function_rule,
+                   .forward = function_forward,
+                   .backward = function_backward,
+                   .keep_out = true,
+                   .over_grad = 1U << X},
+    [TSRK_SIGMOID] = {.name = "sigmoid",
+                      .takes = {TSR_DTYPES_FLOAT},
+                      .inputs = "x",
+                      .rule = function_rule,
+                      .forward = function_forward,
+                      .backward = function_backward,
+                      .keep_out = true,
+                      .over_grad = 1U << X},
+};
 
 tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
 {
     TSRI_WANT(tape, x, out);
-    TSR_TRY(tsri_op_apply(tape, &op_gelu, &x, 1, NULL, 0, out));
+    TSR_TRY(tsri_op_apply(tape, &op_functions[TSRK_GELU], &x, 1, NULL, 0, out));
+    return TSR_OK;
+}
+
+tsr_status tsr_op_relu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
+{
+    TSRI_WANT(tape, x, out);
+    TSR_TRY(tsri_op_apply(tape, &op_functions[TSRK_RELU], &x, 1, NULL, 0, out));
+    return TSR_OK;
+}
+
+tsr_status tsr_op_tanh(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
+{
+    TSRI_WANT(tape, x, out);
+    TSR_TRY(tsri_op_apply(tape, &op_functions[TSRK_TANH], &x, 1, NULL, 0, out));
+    return TSR_OK;
+}
+
+tsr_status tsr_op_sigmoid(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)
+{
+    TSRI_WANT(tape, x, out);
+    TSR_TRY(tsri_op_apply(tape, &op_functions[TSRK_SIGMOID], &x, 1, NULL, 0, out));
     return TSR_OK;
 }
 
@@ -140,8 +194,8 @@ static tsr_status silu_mul_backward(tsri_op_call *call)
         TSR_TRY(tsri_op_acquire(call, &call->dout->layout, call->dout->dtype, TSRI_MEM_WORKSPACE,
                                 &scratch));
     }
-    args.dgate = call->din[GATE] != NULL ? grad_arg(call, &launch, GATE) : NULL;
-    args.dup = call->din[UP] != NULL ? grad_arg(call, &launch, UP) : NULL;
+    args.dgate = call->din[GATE] != NULL ? tsri_op_grad(call, &launch, GATE) : NULL;
+    args.dup = call->din[UP] != NULL ? tsri_op_grad(call, &launch, UP) : NULL;
     if (call->din[GATE] == NULL) {
         args.dgate = tsri_out(&launch, scratch);
     } else if (call->din[UP] == NULL) {

@@ -5,7 +5,9 @@
  * Rotary embedding of x [batch, seq, heads, d]; the gradient turns back by the same angle.
  *
  * Shards of batch, sequence and heads stay. Angles come from a table per (positions, d, theta) that
- * the tape computes once and keeps: its cosines are in double, too slow for every call.
+ * the tape computes once and keeps: its cosines are in double, too slow for every call. A table
+ * that holds the positions among others serves too; one that begins at an offset is made larger,
+ * for programs that go on position by position.
  */
 #include "autograd_priv.h"
 
@@ -13,20 +15,22 @@
 
 typedef struct rope_attr {
     double theta;
+    int64_t first;
 } rope_attr;
 
 enum {
     SEQ = 1,
     HEADS = 2,
-    DIM = 3
+    DIM = 3,
+    TABLE = 256 /* positions by which tables at an offset begin and end */
 };
 
-static double rope_theta(const tsri_op_call *call)
+static rope_attr attr_of(const tsri_op_call *call)
 {
     rope_attr attr;
 
     memcpy(&attr, call->attr, sizeof(attr));
-    return attr.theta;
+    return attr;
 }
 
 static tsr_status rope_rule(tsri_op_call *call)
@@ -64,21 +68,29 @@ static tsr_status fill_table(tsri_op_call *call, const tsri_rope_cache *rope)
     return TSR_OK;
 }
 
-static tsr_status find_table(tsri_op_call *call, const tsr_dtensor *x, const tsri_rope_cache **out)
+/* The table that has x's positions, and where they begin in it. */
+static tsr_status find_table(tsri_op_call *call, const tsr_dtensor *x, const tsri_rope_cache **out,
+                             size_t *offset_out)
 {
     tsr_tape *tape = call->tape;
-    tsri_rope_cache rope = {.seq = x->local_shape[SEQ],
-                            .dim = x->local_shape[DIM],
-                            .first = x->local_offset[SEQ],
-                            .theta = rope_theta(call)};
+    const rope_attr attr = attr_of(call);
+    const int64_t first = attr.first + x->local_offset[SEQ];
+    const int64_t seq = x->local_shape[SEQ];
+    const int64_t skip = attr.first > 0 ? first % TABLE : 0;
+    tsri_rope_cache rope = {
+        .seq = seq + skip, .dim = x->local_shape[DIM], .first = first - skip, .theta = attr.theta};
     tsr_status status = TSR_OK;
 
+    if (attr.first > 0) {
+        rope.seq = (rope.seq + TABLE - 1) / TABLE * TABLE;
+    }
     for (int i = 0; i < tape->rope_count; i++) {
         const tsri_rope_cache *old = &tape->ropes[i];
 
-        if (old->seq == rope.seq && old->dim == rope.dim && old->first == rope.first &&
+        if (old->dim == rope.dim && old->first <= first && old->first + old->seq >= first + seq &&
             !(old->theta < rope.theta) && !(old->theta > rope.theta)) {
             *out = old;
+            *offset_out = (size_t)((first - old->first) * old->dim) * sizeof(float);
             return TSR_OK;
         }
     }
@@ -89,6 +101,7 @@ static tsr_status find_table(tsri_op_call *call, const tsr_dtensor *x, const tsr
     TSR_TRY_GOTO(status, fill_table(call, &rope), release_table);
     tape->ropes[tape->rope_count] = rope;
     *out = &tape->ropes[tape->rope_count++];
+    *offset_out = (size_t)(skip * rope.dim) * sizeof(float);
     return TSR_OK;
 release_table:
     tsri_buffer_release(&rope.table);
@@ -100,13 +113,15 @@ static tsr_status turn(tsri_op_call *call, const tsr_dtensor *x, tsr_dtensor *y,
                        bool accumulate)
 {
     tsri_call launch = tsri_op_call_begin(call);
+    const rope_attr attr = attr_of(call);
     const tsri_rope_cache *rope = NULL;
+    size_t offset = 0;
     tsrk_rope args = {.batch = x->local_shape[0],
                       .seq = x->local_shape[SEQ],
                       .heads = x->local_shape[HEADS],
                       .dim = x->local_shape[DIM],
-                      .first = x->local_offset[SEQ],
-                      .theta = rope_theta(call),
+                      .first = attr.first + x->local_offset[SEQ],
+                      .theta = attr.theta,
                       .type = x->dtype,
                       .inverse = inverse,
                       .accumulate = accumulate};
@@ -114,8 +129,9 @@ static tsr_status turn(tsri_op_call *call, const tsr_dtensor *x, tsr_dtensor *y,
     if (x->local_count == 0) {
         return TSR_OK;
     }
-    TSR_TRY(find_table(call, x, &rope));
-    args.table = tsri_arg_in(&launch, rope->table, 0, table_bytes(rope));
+    TSR_TRY(find_table(call, x, &rope, &offset));
+    args.table =
+        tsri_arg_in(&launch, rope->table, offset, (size_t)(args.seq * args.dim) * sizeof(float));
     args.x = tsri_in(&launch, x);
     args.y = accumulate ? tsri_inout(&launch, y) : tsri_out(&launch, y);
     TSR_TRY(TSRI_LAUNCH(&launch, ROPE, &args));
@@ -142,17 +158,25 @@ static const tsri_op_def op_rope = {.name = "rope",
                                     .backward = rope_backward,
                                     .over_grad = 1};
 
-tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out)
+tsr_status tsr_op_rope_at(tsr_tape *tape, tsr_dtensor *x, double theta, int64_t first,
+                          tsr_dtensor **out)
 {
     TSRI_WANT(tape, x, out);
+    TSRI_WANT_COUNT(first);
     if (!(theta > 0.0 && theta <= DBL_MAX)) {
         return TSR_RAISE(TSR_ERR_INVALID,
                          "rope in %s: theta is %g, wants a finite number above 0 (10000 is usual)",
                          tsri_tape_path(tape), theta);
     }
 
-    const rope_attr attr = {.theta = theta};
+    const rope_attr attr = {.theta = theta, .first = first};
 
     TSR_TRY(tsri_op_apply(tape, &op_rope, &x, 1, &attr, sizeof(attr), out));
+    return TSR_OK;
+}
+
+tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out)
+{
+    TSR_TRY(tsr_op_rope_at(tape, x, theta, 0, out));
     return TSR_OK;
 }

@@ -176,6 +176,14 @@ tsr_status tsri_op_launch(const tsri_op_call *call, tsri_call *launch, tsrk_id k
     return TSR_OK;
 }
 
+void *tsri_op_grad(const tsri_op_call *call, tsri_call *launch, int i)
+{
+    if (call->din[i] == NULL) {
+        return NULL;
+    }
+    return call->accumulate[i] ? tsri_inout(launch, call->din[i]) : tsri_out(launch, call->din[i]);
+}
+
 tsr_status tsri_op_acquire(const tsri_op_call *call, const tsr_layout *layout, tsr_dtype dtype,
                            tsri_mem_kind kind, tsr_dtensor **out)
 {

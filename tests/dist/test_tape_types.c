@@ -184,9 +184,39 @@ static tsr_status gelu(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
     return tsr_op_gelu(tape, in[0], out);
 }
 
+static tsr_status tanh_of(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_tanh(tape, in[0], out);
+}
+
+static tsr_status softmax(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_softmax(tape, in[0], out);
+}
+
+static tsr_status multiply(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_multiply(tape, in[0], in[1], out);
+}
+
+static tsr_status mean(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_mean(tape, in[0], 0, false, out);
+}
+
 static tsr_status silu_mul(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
 {
     return tsr_op_silu_mul(tape, in[0], in[1], out);
+}
+
+static tsr_status slice(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_slice(tape, in[0], 0, 1, 1, out);
+}
+
+static tsr_status concat(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_concat(tape, in, 2, 0, out);
 }
 
 static tsr_status split_heads(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
@@ -207,6 +237,11 @@ static tsr_status rope(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
 static tsr_status attention(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
 {
     return tsr_op_attention(tape, in[0], in[1], in[2], 0.0, out);
+}
+
+static tsr_status matmul(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
+{
+    return tsr_op_matmul(tape, in[0], in[1], NULL, out);
 }
 
 static tsr_status add(tsr_tape *tape, tsr_dtensor **in, tsr_dtensor **out)
@@ -251,11 +286,18 @@ static const struct {
            {"layernorm", layernorm, 3, {MATRIX, VECTOR, VECTOR}, 0},
            {"rmsnorm", rmsnorm, 2, {MATRIX, VECTOR}, 0},
            {"gelu", gelu, 1, {MATRIX}, 1},
+           {"tanh", tanh_of, 1, {MATRIX}, 1},
+           {"softmax", softmax, 1, {MATRIX}, 1},
+           {"multiply", multiply, 2, {MATRIX, VECTOR}, 3},
+           {"mean", mean, 1, {MATRIX}, 1},
            {"silu_mul", silu_mul, 2, {MATRIX, MATRIX}, 0},
+           {"slice", slice, 1, {MATRIX}, 1},
+           {"concat", concat, 2, {MATRIX, MATRIX}, 0},
            {"split_heads", split_heads, 1, {MATRIX}, 1},
            {"merge_heads", merge_heads, 1, {HEADS}, 1},
            {"rope", rope, 1, {HEADS}, 1},
            {"attention", attention, 3, {HEADS, HEADS, HEADS}, 0},
+           {"matmul", matmul, 2, {MATRIX, SQUARE}, 3},
            {"add", add, 2, {MATRIX, MATRIX}, 3},
            {"scale", scale, 1, {MATRIX}, 1},
            {"cast", cast, 1, {MATRIX}, 1},

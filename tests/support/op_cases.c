@@ -53,6 +53,92 @@ static tsr_status build_gelu(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor
     return tsr_op_gelu(tape, in[0], out);
 }
 
+static tsr_status build_softmax(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_softmax(tape, in[0], out);
+}
+
+/* Softmax reads its output in backward, which its own product reads too. */
+static tsr_status build_softmax_product(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *y = NULL;
+
+    TSR_TRY(tsr_op_softmax(tape, in[0], &y));
+    TSR_TRY(tsr_op_multiply(tape, y, in[0], &y));
+    TSR_TRY(tsr_op_softmax(tape, y, out));
+    return TSR_OK;
+}
+
+static tsr_status build_relu(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_relu(tape, in[0], out);
+}
+
+static tsr_status build_tanh(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_tanh(tape, in[0], out);
+}
+
+static tsr_status build_sigmoid(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_sigmoid(tape, in[0], out);
+}
+
+static tsr_status build_multiply(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_multiply(tape, in[0], in[1], out);
+}
+
+/* A value times itself, and times its own sum over rows. */
+static tsr_status build_multiply_self(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *sum = NULL;
+    tsr_dtensor *square = NULL;
+
+    TSR_TRY(tsr_op_sum(tape, in[0], 0, false, &sum));
+    TSR_TRY(tsr_op_multiply(tape, in[0], in[0], &square));
+    TSR_TRY(tsr_op_multiply(tape, square, sum, out));
+    return TSR_OK;
+}
+
+static tsr_status build_sum_first(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_sum(tape, in[0], 0, false, out);
+}
+
+static tsr_status build_mean_middle(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_mean(tape, in[0], 1, false, out);
+}
+
+/* A value times its mean over the middle, which is kept for it. */
+static tsr_status build_mean_kept(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *mean = NULL;
+
+    TSR_TRY(tsr_op_mean(tape, in[0], 1, true, &mean));
+    TSR_TRY(tsr_op_multiply(tape, in[0], mean, out));
+    return TSR_OK;
+}
+
+static tsr_status build_sum_last(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_sum(tape, in[0], 2, false, out);
+}
+
+/* A loss of the program's own: the mean of x times its tanh. */
+static tsr_status build_means(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *y = NULL;
+
+    TSR_TRY(tsr_op_tanh(tape, in[0], &y));
+    TSR_TRY(tsr_op_multiply(tape, in[0], y, &y));
+    TSR_TRY(tsr_op_mean(tape, y, 1, false, &y));
+    TSR_TRY(tsr_op_mean(tape, y, 1, false, &y));
+    TSR_TRY(tsr_op_sum(tape, y, 0, false, out));
+    return TSR_OK;
+}
+
 static tsr_status build_silu_mul(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
 {
     return tsr_op_silu_mul(tape, in[0], in[1], out);
@@ -81,9 +167,87 @@ static tsr_status build_heads(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtenso
     return TSR_OK;
 }
 
+/* Positions from an offset on: in a table of its own, then within it. */
+static tsr_status build_rope_at(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *once = NULL;
+
+    TSR_TRY(tsr_op_rope_at(tape, in[0], 100.0, 254, &once));
+    TSR_TRY(tsr_op_rope_at(tape, once, 100.0, 300, out));
+    return TSR_OK;
+}
+
+static tsr_status build_slice_first(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_slice(tape, in[0], 0, 1, 2, out);
+}
+
+/* Two slices that share an entry. */
+static tsr_status build_slices(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *low = NULL;
+    tsr_dtensor *high = NULL;
+
+    TSR_TRY(tsr_op_slice(tape, in[0], 1, 0, 4, &low));
+    TSR_TRY(tsr_op_slice(tape, in[0], 1, 3, 4, &high));
+    TSR_TRY(tsr_op_multiply(tape, low, high, out));
+    return TSR_OK;
+}
+
+static tsr_status build_concat(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_concat(tape, in, 3, 1, out);
+}
+
+/* A value twice, around another, along the first dim. */
+static tsr_status build_concat_twice(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *parts[] = {in[0], in[1], in[0]};
+
+    TSR_TRY(tsr_op_concat(tape, parts, 3, 0, out));
+    return TSR_OK;
+}
+
 static tsr_status build_attention(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
 {
     return tsr_op_attention(tape, in[0], in[1], in[2], 0.0, out);
+}
+
+static tsr_status build_attention_full(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    const tsr_attention_options options = {.scale = 0.75, .full = true};
+
+    TSR_TRY(tsr_op_attention_with(tape, in[0], in[1], in[2], &options, out));
+    return TSR_OK;
+}
+
+static tsr_status build_matmul(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_matmul(tape, in[0], in[1], NULL, out);
+}
+
+static tsr_status build_matmul_ta(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_matmul(tape, in[0], in[1], &(tsr_matmul_options){.trans_a = true}, out);
+}
+
+static tsr_status build_matmul_tb(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_matmul(tape, in[0], in[1], &(tsr_matmul_options){.trans_b = true}, out);
+}
+
+static tsr_status build_matmul_both(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    const tsr_matmul_options options = {.trans_a = true, .trans_b = true};
+
+    TSR_TRY(tsr_op_matmul(tape, in[0], in[1], &options, out));
+    return TSR_OK;
+}
+
+/* One value against itself: products of its rows. */
+static tsr_status build_gram(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    return tsr_op_matmul(tape, in[0], in[0], &(tsr_matmul_options){.trans_b = true}, out);
 }
 
 static tsr_status build_add(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
@@ -184,6 +348,43 @@ const op_case op_cases[] = {
       {OP_INPUT_PARAM, 1, {6}}}, 2, false},
     {"gelu", build_gelu,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"softmax", build_softmax,
+     {{OP_INPUT_VALUE, 3, {3, 4, 5}}}, 1, false},
+    {"softmax of a product of one", build_softmax_product,
+     {{OP_INPUT_VALUE, 2, {5, 3}}}, 1, false},
+    {"relu", build_relu,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"tanh", build_tanh,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"sigmoid", build_sigmoid,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"multiply", build_multiply,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}},
+      {OP_INPUT_VALUE, 3, {3, 2, 5}}}, 2, false},
+    {"multiply by a vector", build_multiply,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}},
+      {OP_INPUT_PARAM, 1, {5}}}, 2, false},
+    {"multiply by rows", build_multiply,
+     {{OP_INPUT_VALUE, 3, {3, 4, 5}},
+      {OP_INPUT_VALUE, 3, {3, 4, 1}}}, 2, false},
+    {"multiply along the middle", build_multiply,
+     {{OP_INPUT_VALUE, 4, {2, 3, 2, 5}},
+      {OP_INPUT_VALUE, 4, {2, 1, 1, 5}}}, 2, false},
+    {"multiply by a number", build_multiply,
+     {{OP_INPUT_VALUE, 2, {3, 5}},
+      {OP_INPUT_PARAM, 1, {1}}}, 2, false},
+    {"multiply by itself", build_multiply_self,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
+    {"sum over the first", build_sum_first,
+     {{OP_INPUT_VALUE, 3, {5, 2, 3}}}, 1, false},
+    {"mean over the middle", build_mean_middle,
+     {{OP_INPUT_VALUE, 3, {3, 5, 4}}}, 1, false},
+    {"times the mean over the middle", build_mean_kept,
+     {{OP_INPUT_VALUE, 3, {3, 5, 4}}}, 1, false},
+    {"sum over the last", build_sum_last,
+     {{OP_INPUT_VALUE, 3, {3, 2, 7}}}, 1, false},
+    {"mean of all", build_means,
+     {{OP_INPUT_VALUE, 3, {3, 5, 7}}}, 1, true},
     {"silu_mul", build_silu_mul,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}},
       {OP_INPUT_VALUE, 3, {3, 2, 5}}}, 2, false},
@@ -191,6 +392,19 @@ const op_case op_cases[] = {
      {{OP_INPUT_VALUE, 3, {3, 2, 5}}}, 1, false},
     {"heads and rope", build_heads,
      {{OP_INPUT_VALUE, 3, {3, 5, 24}}}, 1, false},
+    {"rope at an offset", build_rope_at,
+     {{OP_INPUT_VALUE, 4, {2, 5, 3, 4}}}, 1, false},
+    {"slice of the first", build_slice_first,
+     {{OP_INPUT_VALUE, 3, {4, 2, 5}}}, 1, false},
+    {"slices of the middle", build_slices,
+     {{OP_INPUT_VALUE, 3, {3, 7, 4}}}, 1, false},
+    {"concat along the middle", build_concat,
+     {{OP_INPUT_VALUE, 3, {3, 2, 4}},
+      {OP_INPUT_PARAM, 3, {3, 1, 4}},
+      {OP_INPUT_VALUE, 3, {3, 4, 4}}}, 3, false},
+    {"concat of one twice", build_concat_twice,
+     {{OP_INPUT_VALUE, 2, {3, 5}},
+      {OP_INPUT_VALUE, 2, {2, 5}}}, 2, false},
     {"attention", build_attention,
      {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
       {OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
@@ -203,6 +417,36 @@ const op_case op_cases[] = {
      {{OP_INPUT_VALUE, 4, {3, 3, 12, 2}},
       {OP_INPUT_VALUE, 4, {3, 3, 1, 2}},
       {OP_INPUT_VALUE, 4, {3, 3, 1, 2}}}, 3, false},
+    {"attention, full", build_attention_full,
+     {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 3, 12, 2}}}, 3, false},
+    {"attention across, 6 kv heads", build_attention_full,
+     {{OP_INPUT_VALUE, 4, {2, 3, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 5, 6, 2}},
+      {OP_INPUT_VALUE, 4, {2, 5, 6, 2}}}, 3, false},
+    {"attention across, 1 kv head", build_attention_full,
+     {{OP_INPUT_VALUE, 4, {3, 5, 12, 2}},
+      {OP_INPUT_VALUE, 4, {3, 2, 1, 2}},
+      {OP_INPUT_VALUE, 4, {3, 2, 1, 2}}}, 3, false},
+    {"attention of the last queries", build_attention,
+     {{OP_INPUT_VALUE, 4, {2, 2, 12, 2}},
+      {OP_INPUT_VALUE, 4, {2, 5, 6, 2}},
+      {OP_INPUT_VALUE, 4, {2, 5, 6, 2}}}, 3, false},
+    {"matmul", build_matmul,
+     {{OP_INPUT_VALUE, 4, {2, 3, 5, 4}},
+      {OP_INPUT_VALUE, 4, {2, 3, 4, 3}}}, 2, false},
+    {"matmul of a transposed", build_matmul_ta,
+     {{OP_INPUT_VALUE, 3, {3, 4, 5}},
+      {OP_INPUT_PARAM, 3, {3, 4, 3}}}, 2, false},
+    {"matmul of b transposed", build_matmul_tb,
+     {{OP_INPUT_VALUE, 3, {3, 5, 7}},
+      {OP_INPUT_VALUE, 3, {3, 4, 7}}}, 2, false},
+    {"matmul of both transposed", build_matmul_both,
+     {{OP_INPUT_VALUE, 2, {4, 5}},
+      {OP_INPUT_VALUE, 2, {3, 4}}}, 2, false},
+    {"matmul with itself", build_gram,
+     {{OP_INPUT_VALUE, 3, {3, 4, 5}}}, 1, false},
     {"add", build_add,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}},
       {OP_INPUT_VALUE, 3, {3, 2, 5}}}, 2, false},
@@ -250,6 +494,9 @@ void op_case_values(const op_case *c, int i, float *values, int32_t *ids)
 
     for (int64_t e = 0; e < count; e++) {
         values[e] = 2.0F * tsri_rng_uniform(key, (uint64_t)e) - 1.0F;
+        if (strcmp(c->name, "relu") == 0) { /* differences are taken away from where it bends */
+            values[e] += values[e] < 0.0F ? -0.25F : 0.25F;
+        }
         ids[e] = (int32_t)(tsri_rng_word(key, (uint64_t)e) % IDS_BELOW);
     }
     /* A row that does not count; as a token id it would be out of range. */

@@ -96,6 +96,18 @@ static const int64_t x_shape[] = {BATCH, SEQ, DIM};
 static const int64_t square[] = {DIM, DIM};
 static const int64_t vector[] = {DIM};
 
+static void end_with_dot(bench *b, tsr_dtensor *y, tsr_dtensor **weight)
+{
+    tsr_layout layout;
+    tsr_dtensor *loss = NULL;
+
+    REQUIRE_OK(tsr_layout_init(b->r.mesh, y->layout.shape, y->layout.ndim, &layout));
+    REQUIRE_OK(rig_floats(&b->r, &layout, zeros, weight));
+    REQUIRE_OK(rig_dot(b->r.tape, y, *weight, &loss));
+    forget(b);
+    REQUIRE_OK(tsr_backward(b->r.tape, loss));
+}
+
 /* ---- layouts ---- */
 
 static void test_linear_layouts(void)
@@ -146,6 +158,41 @@ static void test_add_layouts(void)
     rig_close(&b.r);
 }
 
+/* A sum over a split dim is Partial; what is repeated is whole, and its gradient Partial. */
+static void test_sum_and_multiply_layouts(void)
+{
+    static const char *const partial[AXES] = {"S0", "S0", "P"};
+    static const char *const last[AXES] = {"S0", "S0", "S2"};
+    bench b;
+    tsr_dtensor *gain = NULL;
+    tsr_dtensor *y = NULL;
+    tsr_dtensor *z = NULL;
+    tsr_dtensor *weight = NULL;
+
+    open_bench(&b, 2);
+    REQUIRE_OK(rig_begin(&b.r, 0));
+    forget(&b);
+    REQUIRE_OK(tsr_op_mean(b.r.tape, value(&b, x_shape, 3, seq_split), 1, false, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:P");
+    REQUIRE_OK(tsr_op_sum(b.r.tape, value(&b, x_shape, 3, seq_split), 0, false, &y));
+    check_layout(y, "replicate:P shard:P tp:S(0)");
+    REQUIRE_OK(tsr_op_sum(b.r.tape, value(&b, x_shape, 3, partial), 2, false, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:P");
+    CHECK_EQ(collectives(&b, 7, -1) + collectives(&b, TP_MASK, -1), 0);
+    CHECK_STATUS(TSR_ERR_SHAPE, tsr_op_sum(b.r.tape, y, 2, false, &z));
+    gain = leaf(&b, "gain", vector, 1, whole);
+    REQUIRE_OK(tsr_op_multiply(b.r.tape, value(&b, x_shape, 3, last), gain, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:S(2)");
+    CHECK_STATUS(TSR_ERR_SHAPE, tsr_op_multiply(b.r.tape, gain, y, &z));
+    CHECK_STATUS(TSR_ERR_SHAPE, tsr_op_multiply(b.r.tape, y, leaf(&b, "w", square, 2, whole), &z));
+    end_with_dot(&b, y, &weight);
+    REQUIRE_EQ(b.r.leaves[3]->grad_count, 1);
+    check_layout(b.r.leaves[3]->grad[0], "replicate:P shard:P tp:R");
+    REQUIRE_OK(tsr_step_end(b.r.tape));
+    tsr_dtensor_release(&weight);
+    rig_close(&b.r);
+}
+
 static void test_heads_layouts(void)
 {
     static const char *const last[AXES] = {"S0", "S0", "S2"};
@@ -166,6 +213,47 @@ static void test_heads_layouts(void)
     check_layout(y, "replicate:S(0) shard:S(0) tp:S(2)");
     CHECK_EQ(collectives(&b, TP_MASK, -1), 0);
     CHECK_STATUS(TSR_ERR_PLACEMENT, tsr_op_split_heads(b.r.tape, value(&b, odd, 3, last), 3, &y));
+    REQUIRE_OK(tsr_step_end(b.r.tape));
+    rig_close(&b.r);
+}
+
+/* What an axis splits decides the product's layout; the dim of a slice or of parts is gathered. */
+static void test_matmul_and_copy_layouts(void)
+{
+    static const char *const last[AXES] = {"S0", "S0", "S2"};
+    static const char *const partial[AXES] = {"S0", "S0", "P"};
+    const tsr_matmul_options trans = {.trans_b = true};
+    bench b;
+    tsr_dtensor *rows = NULL;
+    tsr_dtensor *columns = NULL;
+    tsr_dtensor *whole_x = NULL;
+    tsr_dtensor *y = NULL;
+
+    open_bench(&b, 1);
+    REQUIRE_OK(rig_begin(&b.r, 0));
+    rows = value(&b, x_shape, 3, seq_split);
+    columns = value(&b, x_shape, 3, last);
+    whole_x = value(&b, x_shape, 3, batch_split);
+    REQUIRE_OK(tsr_op_matmul(b.r.tape, rows, whole_x, &trans, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:S(1)");
+    REQUIRE_OK(tsr_op_matmul(b.r.tape, whole_x, rows, &trans, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:S(2)");
+    REQUIRE_OK(tsr_op_matmul(b.r.tape, columns, columns, &trans, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:P");
+    REQUIRE_OK(tsr_op_slice(b.r.tape, columns, 1, 2, 3, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:S(2)");
+    REQUIRE_OK(tsr_op_slice(b.r.tape, value(&b, x_shape, 3, partial), 1, 2, 3, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:P");
+    CHECK_EQ(collectives(&b, TP_MASK, -1), 0);
+    REQUIRE_OK(tsr_op_matmul(b.r.tape, rows, rows, &trans, &y)); /* m and n: b is gathered */
+    check_layout(y, "replicate:S(0) shard:S(0) tp:S(1)");
+    CHECK_EQ(collectives(&b, TP_MASK, TSRI_ALL_GATHER), 1);
+    REQUIRE_OK(
+        tsr_op_concat(b.r.tape, (tsr_dtensor *[]){columns, value(&b, x_shape, 3, last)}, 2, 2, &y));
+    check_layout(y, "replicate:S(0) shard:S(0) tp:R");
+    CHECK_EQ(collectives(&b, TP_MASK, TSRI_ALL_GATHER), 3);
+    CHECK_STATUS(TSR_ERR_SHAPE, tsr_op_matmul(b.r.tape, rows, rows, NULL, &y));
+    CHECK_STATUS(TSR_ERR_SHAPE, tsr_op_slice(b.r.tape, rows, 1, 6, 3, &y));
     REQUIRE_OK(tsr_step_end(b.r.tape));
     rig_close(&b.r);
 }
@@ -217,18 +305,6 @@ static tsr_dtensor *norm(bench *b, tsr_dtensor *x)
 
     CHECK_OK(tsr_op_rmsnorm(b->r.tape, x, leaf(b, "gain", vector, 1, whole), 1e-5, &y));
     return y;
-}
-
-static void end_with_dot(bench *b, tsr_dtensor *y, tsr_dtensor **weight)
-{
-    tsr_layout layout;
-    tsr_dtensor *loss = NULL;
-
-    REQUIRE_OK(tsr_layout_init(b->r.mesh, y->layout.shape, y->layout.ndim, &layout));
-    REQUIRE_OK(rig_floats(&b->r, &layout, zeros, weight));
-    REQUIRE_OK(rig_dot(b->r.tape, y, *weight, &loss));
-    forget(b);
-    REQUIRE_OK(tsr_backward(b->r.tape, loss));
 }
 
 /* norm, then x W1 column, gelu, W2 row, residual: one all-reduce each way (Shoeybi et al. 2019). */
@@ -388,7 +464,9 @@ static void test_gradient_layouts(void)
 const tsr_test_case tsr_test_cases[] = {
     {"linear layouts", test_linear_layouts},
     {"add layouts", test_add_layouts},
+    {"sum and multiply layouts", test_sum_and_multiply_layouts},
     {"heads layouts", test_heads_layouts},
+    {"matmul and copy layouts", test_matmul_and_copy_layouts},
     {"embedding and loss layouts", test_embedding_and_loss_layouts},
     {"megatron mlp", test_megatron_mlp},
     {"qkv", test_qkv},

@@ -326,7 +326,8 @@ static void test_call_hash(void)
 static void test_flops(void)
 {
     const tsrk_matmul m = {.m = 3, .n = 5, .k = 7, .a_type = TSR_BF16, .b_type = TSR_BF16};
-    const tsrk_attention a = {.batch = 2, .heads = 3, .kv_heads = 1, .seq = 8, .dim = 4};
+    const tsrk_attention a = {
+        .batch = 2, .heads = 3, .kv_heads = 1, .seq = 8, .kv_seq = 8, .dim = 4};
     const tsrk_add add = {.n = 100};
     tsr_dtype type = TSR_F32;
     CHECK(tsrk_flops(TSRK_MATMUL, &m, &type) == 2.0 * 3 * 5 * 7);

@@ -2,8 +2,9 @@
  * Copyright The Tessera authors */
 /**
  * @file test_activation.c
- * gelu and silu-mul: cpu against the definition, gradients against central differences, inputs
- * where the logistic function is 0 or 1, writing over the gradient, any number of threads.
+ * Functions of one number and silu-mul: cpu against the definition, gradients against central
+ * differences, inputs where the logistic function is 0 or 1, writing over the gradient, any number
+ * of threads.
  *
  * Errors. exp is within 4 roundings and its argument within 4 of size |2u|; where that is large,
  * x s (1 - s) |2u| stays below 2, so an absolute floor of some units covers it.
@@ -25,28 +26,45 @@ static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 #define SIZE_COUNT (sizeof sizes / sizeof sizes[0])
 
-static void check_gelu(int64_t n, tsr_dtype type, double scale, double floor)
+/* y for backward of functions that read it. */
+static const void *from_of(tsrk_function function, const void *x, const void *y)
+{
+    return function == TSRK_GELU ? x : y;
+}
+
+static void check_function(tsrk_function function, int64_t n, tsr_dtype type, double scale,
+                           double floor)
 {
     void *x = tsr_array_random(n, type, scale, 1);
     void *dy = tsr_array_random(n, type, 1.0, 2);
+    void *y = tsr_array_new(n, type);
     for (int add = 0; add < 2; add++) {
         void *got = tsr_array_random(n, type, 1.0, 3);
         void *want = tsr_array_random(n, type, 1.0, 3);
-        tsrk_cpu_gelu(&(tsrk_gelu){.x = x, .y = got, .n = n, .type = type});
-        tsrk_ref_gelu(&(tsrk_gelu){.x = x, .y = want, .n = n, .type = type});
+        tsrk_pointwise f = {.x = x, .y = got, .n = n, .function = function, .type = type};
+        tsrk_cpu_pointwise(&f);
+        f.y = want;
+        tsrk_ref_pointwise(&f);
         tsr_array_near(got, want, n, type, FACTOR, floor);
-        tsrk_gelu_bwd b = {
-            .dy = dy, .x = x, .dx = got, .n = n, .type = type, .accumulate = add == 1};
+        memcpy(y, want, (size_t)n * tsr_dtype_size(type));
+        tsrk_pointwise_bwd b = {.dy = dy,
+                                .from = from_of(function, x, y),
+                                .dx = got,
+                                .n = n,
+                                .function = function,
+                                .type = type,
+                                .accumulate = add == 1};
         memcpy(got, want, (size_t)n * tsr_dtype_size(type));
-        tsrk_cpu_gelu_bwd(&b);
+        tsrk_cpu_pointwise_bwd(&b);
         b.dx = want;
-        tsrk_ref_gelu_bwd(&b);
+        tsrk_ref_pointwise_bwd(&b);
         tsr_array_near(got, want, n, type, FACTOR, add ? fmax(floor, scale) : floor);
         tsr_array_free(got);
         tsr_array_free(want);
     }
     tsr_array_free(x);
     tsr_array_free(dy);
+    tsr_array_free(y);
 }
 
 static void check_silu_mul(int64_t n, tsr_dtype type, double scale, bool add)
@@ -84,17 +102,42 @@ static void cpu_matches_definition(void)
 {
     for (size_t s = 0; s < SIZE_COUNT; s++) {
         for (int t = 0; t < 3; t++) {
-            check_gelu(sizes[s], types[t], 5.0, FLOOR);
+            for (int f = 0; f < TSRK_FUNCTION_COUNT; f++) {
+                check_function((tsrk_function)f, sizes[s], types[t], 5.0, FLOOR);
+            }
             check_silu_mul(sizes[s], types[t], 8.0, t == 0);
             check_silu_mul(sizes[s], types[t], 8.0, t != 0);
         }
     }
 }
 
+/* Both sides of where tanh changes from its series to exp. */
+static void check_values_keep_relative_accuracy(tsrk_function function)
+{
+    const int64_t n = 2000;
+    for (double scale = 1e-3; scale < 2.0; scale *= 3.0) {
+        void *x = tsr_array_random(n, TSR_F32, scale, 1);
+        void *got = tsr_array_new(n, TSR_F32);
+        void *want = tsr_array_new(n, TSR_F32);
+        tsrk_pointwise f = {.x = x, .y = got, .n = n, .function = function, .type = TSR_F32};
+        tsrk_cpu_pointwise(&f);
+        f.y = want;
+        tsrk_ref_pointwise(&f);
+        tsr_array_near(got, want, n, TSR_F32, FACTOR, 0.0);
+        tsr_array_free(x);
+        tsr_array_free(got);
+        tsr_array_free(want);
+    }
+}
+
 static void small_inputs_keep_relative_accuracy(void)
 {
-    check_gelu(300, TSR_F32, 1e-3, 0.0);
-    check_gelu(300, TSR_BF16, 1e-3, 0.0);
+    for (int f = 0; f < TSRK_FUNCTION_COUNT; f++) {
+        /* Where backward takes 1 - y^2 or y (1 - y), the difference's own rounding: of size 1. */
+        check_function((tsrk_function)f, 300, TSR_F32, 1e-3, f == TSRK_GELU ? 0.0 : 0x1p-4);
+        check_function((tsrk_function)f, 300, TSR_BF16, 1e-3, f == TSRK_GELU ? 0.0 : 0x1p-4);
+    }
+    check_values_keep_relative_accuracy(TSRK_TANH);
 }
 
 /* Where the result is 0 or the input itself, and where exp would overflow. */
@@ -111,14 +154,24 @@ static void saturated_inputs_are_finite(void)
     for (int i = 0; i < N; i++) {
         ones[i] = 1.0F;
     }
-    tsrk_cpu_gelu(&(tsrk_gelu){.x = xs, .y = got[0], .n = N, .type = TSR_F32});
-    tsrk_ref_gelu(&(tsrk_gelu){.x = xs, .y = want[0], .n = N, .type = TSR_F32});
-    tsr_array_near(got[0], want[0], N, TSR_F32, FACTOR, FLOOR);
-    tsrk_gelu_bwd b = {.dy = ones, .x = xs, .dx = got[0], .n = N, .type = TSR_F32};
-    tsrk_cpu_gelu_bwd(&b);
-    b.dx = want[0];
-    tsrk_ref_gelu_bwd(&b);
-    tsr_array_near(got[0], want[0], N, TSR_F32, FACTOR, FLOOR);
+    for (int k = 0; k < TSRK_FUNCTION_COUNT; k++) {
+        const tsrk_function function = (tsrk_function)k;
+        tsrk_pointwise v = {.x = xs, .y = got[0], .n = N, .function = function, .type = TSR_F32};
+        tsrk_cpu_pointwise(&v);
+        v.y = want[0];
+        tsrk_ref_pointwise(&v);
+        tsr_array_near(got[0], want[0], N, TSR_F32, FACTOR, FLOOR);
+        tsrk_pointwise_bwd b = {.dy = ones,
+                                .from = from_of(function, xs, want[0]),
+                                .dx = got[1],
+                                .n = N,
+                                .function = function,
+                                .type = TSR_F32};
+        tsrk_cpu_pointwise_bwd(&b);
+        b.dx = want[1];
+        tsrk_ref_pointwise_bwd(&b);
+        tsr_array_near(got[1], want[1], N, TSR_F32, FACTOR, FLOOR);
+    }
     tsrk_silu_mul f = {.gate = xs, .up = ones, .y = got[0], .n = N, .type = TSR_F32};
     tsrk_cpu_silu_mul(&f);
     f.y = want[0];
@@ -140,8 +193,12 @@ static void nan_is_kept(void)
     float x = NAN;
     float one = 1.0F;
     float y = 0.0F;
-    tsrk_cpu_gelu(&(tsrk_gelu){.x = &x, .y = &y, .n = 1, .type = TSR_F32});
-    CHECK(isnan(y));
+    for (int f = 0; f < TSRK_FUNCTION_COUNT; f++) {
+        y = 0.0F;
+        tsrk_cpu_pointwise(&(tsrk_pointwise){
+            .x = &x, .y = &y, .n = 1, .function = (tsrk_function)f, .type = TSR_F32});
+        CHECK(isnan(y));
+    }
     y = 0.0F;
     tsrk_cpu_silu_mul(&(tsrk_silu_mul){.gate = &x, .up = &one, .y = &y, .n = 1, .type = TSR_F32});
     CHECK(isnan(y));
@@ -154,10 +211,10 @@ static void gradient_may_be_overwritten(void)
         void *x = tsr_array_random(n, types[t], 4.0, 1);
         void *dy = tsr_array_random(n, types[t], 1.0, 2);
         void *dx = tsr_array_new(n, types[t]);
-        tsrk_gelu_bwd b = {.dy = dy, .x = x, .dx = dx, .n = n, .type = types[t]};
-        tsrk_cpu_gelu_bwd(&b);
+        tsrk_pointwise_bwd b = {.dy = dy, .from = x, .dx = dx, .n = n, .type = types[t]};
+        tsrk_cpu_pointwise_bwd(&b);
         b.dx = dy;
-        tsrk_cpu_gelu_bwd(&b);
+        tsrk_cpu_pointwise_bwd(&b);
         tsr_array_same(dy, dx, n, types[t]);
         tsr_array_free(x);
         tsr_array_free(dy);
@@ -179,10 +236,24 @@ static void gradients_are_slopes(void)
         double y[2];
         double slope = 0.0;
         double dup = 0.0;
-        tsrk_ref_gelu(&(tsrk_gelu){.x = x, .y = y, .n = 2, .type = TSR_F64});
-        tsrk_ref_gelu_bwd(
-            &(tsrk_gelu_bwd){.dy = &one, .x = &at, .dx = &slope, .n = 1, .type = TSR_F64});
-        CHECK_NEAR(slope, (y[0] - y[1]) / (2.0 * STEP), SLOPE_LIMIT);
+        for (int k = 0; k < TSRK_FUNCTION_COUNT; k++) {
+            const tsrk_function function = (tsrk_function)k;
+            double mid = 0.0;
+            tsrk_pointwise f = {.x = x, .y = y, .n = 2, .function = function, .type = TSR_F64};
+            tsrk_ref_pointwise(&f);
+            f = (tsrk_pointwise){
+                .x = &at, .y = &mid, .n = 1, .function = function, .type = TSR_F64};
+            tsrk_ref_pointwise(&f);
+            tsrk_ref_pointwise_bwd(&(tsrk_pointwise_bwd){.dy = &one,
+                                                         .from = from_of(function, &at, &mid),
+                                                         .dx = &slope,
+                                                         .n = 1,
+                                                         .function = function,
+                                                         .type = TSR_F64});
+            if (function != TSRK_RELU || i != 0) { /* which has none at 0 */
+                CHECK_NEAR(slope, (y[0] - y[1]) / (2.0 * STEP), SLOPE_LIMIT);
+            }
+        }
         tsrk_ref_silu_mul(&(tsrk_silu_mul){.gate = x, .up = up, .y = y, .n = 2, .type = TSR_F64});
         tsrk_ref_silu_mul_bwd(&(tsrk_silu_mul_bwd){.dy = &one,
                                                    .gate = &at,
@@ -210,9 +281,9 @@ static void bits_do_not_depend_on_threads(void)
     tsrk_cpu_silu_mul(&(tsrk_silu_mul){.gate = x, .up = up, .y = more, .n = n, .type = TSR_F32});
     tsr_array_same(more, one, n, TSR_F32);
     omp_set_num_threads(1);
-    tsrk_cpu_gelu(&(tsrk_gelu){.x = x, .y = one, .n = n, .type = TSR_F32});
+    tsrk_cpu_pointwise(&(tsrk_pointwise){.x = x, .y = one, .n = n, .type = TSR_F32});
     omp_set_num_threads(3);
-    tsrk_cpu_gelu(&(tsrk_gelu){.x = x, .y = more, .n = n, .type = TSR_F32});
+    tsrk_cpu_pointwise(&(tsrk_pointwise){.x = x, .y = more, .n = n, .type = TSR_F32});
     tsr_array_same(more, one, n, TSR_F32);
     omp_set_num_threads(before);
     tsr_array_free(x);

@@ -20,7 +20,14 @@
 typedef struct shape {
     int64_t batch, seq, heads, kv_heads, dim;
     tsr_dtype type;
+    int64_t kv_seq; /* 0: seq */
+    bool full;
 } shape;
+
+static int64_t keys_of(const shape *s)
+{
+    return s->kv_seq > 0 ? s->kv_seq : s->seq;
+}
 
 /* All arrays of a forward and a backward call; Q, K, V and DOUT are inputs. */
 enum {
@@ -51,7 +58,8 @@ static bool has_kv_heads(int array)
 
 static int64_t count_of(const shape *s, int array)
 {
-    return s->batch * s->seq * (has_kv_heads(array) ? s->kv_heads : s->heads) * s->dim;
+    int64_t rows = has_kv_heads(array) ? keys_of(s) * s->kv_heads : s->seq * s->heads;
+    return s->batch * rows * s->dim;
 }
 
 static void bind_args(data *d, float scale, int threads)
@@ -64,11 +72,13 @@ static void bind_args(data *d, float scale, int threads)
                                   .lse = d->lse,
                                   .batch = s->batch,
                                   .seq = s->seq,
+                                  .kv_seq = keys_of(s),
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
                                   .dim = s->dim,
                                   .scale = scale,
-                                  .type = s->type};
+                                  .type = s->type,
+                                  .full = s->full};
     d->backward = (tsrk_attention_bwd){.q = d->array[Q],
                                        .k = d->array[K],
                                        .v = d->array[V],
@@ -80,11 +90,13 @@ static void bind_args(data *d, float scale, int threads)
                                        .dv = d->array[DV],
                                        .batch = s->batch,
                                        .seq = s->seq,
+                                       .kv_seq = keys_of(s),
                                        .heads = s->heads,
                                        .kv_heads = s->kv_heads,
                                        .dim = s->dim,
                                        .scale = scale,
-                                       .type = s->type};
+                                       .type = s->type,
+                                       .full = s->full};
     size_t a = tsrk_table_cpu()->workspace(TSRK_ATTENTION, &d->forward, threads);
     size_t b = tsrk_table_cpu()->workspace(TSRK_ATTENTION_BWD, &d->backward, threads);
     int64_t floats = (int64_t)((a > b ? a : b) / sizeof(float));
@@ -174,6 +186,13 @@ static void cpu_agrees_with_ref(void)
         {.batch = 1, .seq = 64, .heads = 4, .kv_heads = 2, .dim = 33},
         {.batch = 2, .seq = 65, .heads = 2, .kv_heads = 1, .dim = 64},
         {.batch = 1, .seq = 130, .heads = 2, .kv_heads = 2, .dim = 65},
+        {.batch = 1, .seq = 17, .kv_seq = 81, .heads = 2, .kv_heads = 1, .dim = 12},
+        {.batch = 2, .seq = 1, .kv_seq = 200, .heads = 2, .kv_heads = 2, .dim = 16},
+        {.batch = 1, .seq = 70, .heads = 4, .kv_heads = 2, .dim = 8, .full = true},
+        {.batch = 2, .seq = 65, .kv_seq = 130, .heads = 2, .kv_heads = 1, .dim = 16, .full = true},
+        {.batch = 1, .seq = 130, .kv_seq = 17, .heads = 2, .kv_heads = 2, .dim = 5, .full = true},
+        {.batch = 1, .seq = 3, .kv_seq = 1, .heads = 2, .kv_heads = 2, .dim = 4, .full = true},
+        {.batch = 1, .seq = 0, .kv_seq = 4, .heads = 2, .kv_heads = 2, .dim = 4, .full = true},
     };
     static const tsr_dtype types[] = {TSR_F32, TSR_BF16, TSR_F16};
     for (size_t i = 0; i < 3 * sizeof shapes / sizeof shapes[0]; i++) {
@@ -304,9 +323,16 @@ static double loss_of(data *d)
     return sum;
 }
 
-static void gradients_are_slopes(void)
+static void check_slopes(int64_t seq, int64_t kv_seq, bool full)
 {
-    shape s = {.batch = 2, .seq = 5, .heads = 4, .kv_heads = 2, .dim = 3, .type = TSR_F64};
+    shape s = {.batch = 2,
+               .seq = seq,
+               .heads = 4,
+               .kv_heads = 2,
+               .dim = 3,
+               .type = TSR_F64,
+               .kv_seq = kv_seq,
+               .full = full};
     data d = make(&s, 1);
     run_ref(&d);
     for (int input = Q; input <= V; input++) {
@@ -323,6 +349,35 @@ static void gradients_are_slopes(void)
         }
     }
     drop(&d);
+}
+
+static void gradients_are_slopes(void)
+{
+    check_slopes(5, 5, false);
+    check_slopes(3, 5, false);
+    check_slopes(5, 3, true);
+}
+
+/* Queries one by one, each with the keys up to its own, are the rows of all at once: what a program
+ * that goes on from where it was relies on. */
+static void last_queries_are_the_last_rows(void)
+{
+    shape whole = {.batch = 1, .seq = 70, .heads = 2, .kv_heads = 1, .dim = 8, .type = TSR_F32};
+    shape last = whole;
+    last.seq = 3;
+    last.kv_seq = 70;
+    data a = make(&whole, 1);
+    data b = make(&last, 1);
+    int64_t row = whole.heads * whole.dim;
+    memcpy(b.array[Q], (float *)a.array[Q] + (67 * row), (size_t)(3 * row) * sizeof(float));
+    omp_set_num_threads(1);
+    tsrk_cpu_attention(&a.forward);
+    tsrk_cpu_attention(&b.forward);
+    omp_set_num_threads(omp_get_num_procs());
+    CHECK(tsr_array_near(b.array[OUT], (float *)a.array[OUT] + (67 * row), 3 * row, TSR_F32,
+                         roundings(&whole), 2.0));
+    drop(&a);
+    drop(&b);
 }
 
 /* ---- goldens: [batch, heads, seq, dim] ---- */
@@ -427,6 +482,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"cpu_agrees_with_ref", cpu_agrees_with_ref},
     {"long_rows", long_rows},
     {"causal", causal},
+    {"last_queries_are_the_last_rows", last_queries_are_the_last_rows},
     {"first_query_moves_no_score", first_query_moves_no_score},
     {"threads_do_not_change_bits", threads_do_not_change_bits},
     {"gradients_are_slopes", gradients_are_slopes},

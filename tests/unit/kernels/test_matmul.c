@@ -231,33 +231,56 @@ static void not_a_number(void)
     drop(&d);
 }
 
-/* f32 within 32 rows, double across: 32 roundings of a partial sum below 32, then one. */
-static void column_sums(void)
+/* A batch is its products one by one, with gaps between operands, whatever the threads. */
+static void batches(void)
 {
-    static const tsr_dtype type[] = {TSR_F32, TSR_BF16, TSR_F16};
-    static const int64_t sizes[][2] = {{0, 5},    {3, 0},     {1, 1},   {31, 127},
-                                       {33, 128}, {257, 129}, {70, 300}};
-    for (int i = 0; i < 7 * 18; i++) {
-        int64_t rows = sizes[i / 18][0];
-        int64_t cols = sizes[i / 18][1];
-        tsr_dtype out = type[i / 3 % 3];
-        tsrk_col_sum want = {.rows = rows,
-                             .cols = cols,
-                             .x_type = type[i % 3],
-                             .out_type = out,
-                             .accumulate = i / 9 % 2 != 0};
-        tsrk_col_sum got = want;
-        void *x = tsr_array_random(rows * cols, want.x_type, 1.0, 6);
-        want.x = got.x = x;
-        want.out = tsr_array_random(cols, out, 1.0, 7);
-        got.out = tsr_array_random(cols, out, 1.0, 7);
-        tsrk_ref_col_sum(&want);
-        tsrk_cpu_col_sum(&got);
-        CHECK(tsr_array_near(got.out, want.out, cols, out, 34.0, 32.0));
-        tsr_array_free(x);
-        tsr_array_free(want.out);
-        tsr_array_free(got.out);
+    static const int64_t sizes[][4] = {
+        {1, 4, 5, 6}, {3, 7, 16, 9}, {5, 64, 64, 64}, {2, 150, 90, 200}};
+    static const tsr_dtype types[] = {TSR_F32, TSR_BF16};
+    int before = omp_get_max_threads();
+    for (int i = 0; i < 4 * 8; i++) {
+        const int64_t *s = sizes[i / 8];
+        tsrk_matmul args = {.m = s[1],
+                            .n = s[2],
+                            .k = s[3],
+                            .batch = s[0],
+                            .stride_a = (s[1] * s[3]) + 3,
+                            .stride_b = (s[3] * s[2]) + 5,
+                            .stride_c = (s[1] * s[2]) + 7,
+                            .ldc = s[2],
+                            .a_type = types[i % 2],
+                            .b_type = types[i % 2],
+                            .c_type = TSR_F32,
+                            .trans_a = i / 2 % 2 != 0,
+                            .trans_b = i / 4 % 2 != 0};
+        args.lda = args.trans_a ? s[1] : s[3];
+        args.ldb = args.trans_b ? s[3] : s[2];
+        int64_t c_count = s[0] * args.stride_c;
+        void *a = tsr_array_random(s[0] * args.stride_a, args.a_type, 1.0, 1);
+        void *b = tsr_array_random(s[0] * args.stride_b, args.b_type, 1.0, 2);
+        size_t bytes = tsrk_table_cpu()->workspace(TSRK_MATMUL, &args, 4);
+        void *workspace = tsr_array_new((int64_t)(bytes / sizeof(float)) + 1, TSR_F32);
+        void *c[3];
+        args.a = a;
+        args.b = b;
+        args.workspace = workspace;
+        for (int t = 0; t < 3; t++) {
+            args.c = c[t] = tsr_array_random(c_count, TSR_F32, 1.0, 3);
+            omp_set_num_threads(t == 1 ? 1 : 4);
+            if (t == 0) {
+                tsrk_ref_matmul(&args);
+            } else {
+                tsrk_cpu_matmul(&args);
+            }
+        }
+        CHECK(tsr_array_near(c[1], c[0], c_count, TSR_F32, (double)s[3], sqrt((double)s[3])));
+        CHECK(tsr_array_same(c[2], c[1], c_count, TSR_F32));
+        void *arrays[] = {a, b, workspace, c[0], c[1], c[2]};
+        for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
+            tsr_array_free(arrays[k]);
+        }
     }
+    omp_set_num_threads(before);
 }
 
 /* The comparison must notice one product too few. */
@@ -287,7 +310,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"threads_do_not_change_bits", threads_do_not_change_bits},
     {"tiles_do_not_change_bits", tiles_do_not_change_bits},
     {"not_a_number", not_a_number},
-    {"column_sums", column_sums},
+    {"batches", batches},
     {"a_missing_product_is_noticed", a_missing_product_is_noticed},
     {NULL, NULL},
 };

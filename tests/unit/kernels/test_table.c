@@ -65,6 +65,7 @@ static void workspace_is_a_function_of_sizes(void)
     float any = 0.0F;
     tsrk_attention without = {.batch = 2,
                               .seq = 100,
+                              .kv_seq = 100,
                               .heads = 4,
                               .kv_heads = 2,
                               .dim = 32,

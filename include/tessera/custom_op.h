@@ -120,6 +120,33 @@ TSR_CHECKED tsr_status tsr_op_custom(tsr_tape *tape, const tsr_custom_op *op,
                                      tsr_dtensor *const *in, int in_count, const void *attr,
                                      size_t attr_bytes, tsr_dtensor **out);
 
+/* ---- a product, for forward and backward ---- */
+
+/** c [m, n] (+)= op(a) [m, k] * op(b) [k, n], row-major, in host memory. */
+typedef struct tsr_product {
+    const void *a;                    /**< [m, k], or [k, m] if trans_a. */
+    const void *b;                    /**< [k, n], or [n, k] if trans_b. */
+    void *c;                          /**< [m, n]; overlaps neither. */
+    int64_t m, n, k;                  /**< 0 or more; k 0 gives 0. */
+    int64_t lda, ldb, ldc;            /**< Elements from row to row as stored; 0: rows lie close. */
+    tsr_dtype a_type, b_type, c_type; /**< f32, bf16 or f16 each; 0: f32. Sums are f32. */
+    bool trans_a, trans_b;
+    bool accumulate; /**< Add to c. */
+} tsr_product;
+
+/**
+ * Multiply matrices on the calling thread and the threads that the device computes with, at the
+ * rate of tsr_op_linear(). Local. Blocks.
+ *
+ * For pieces in forward and backward, whose sizes are right by then: the status need not be looked
+ * at there.
+ *
+ * @retval TSR_ERR_INVALID  a size below 0, rows that lie closer than they are long, another type,
+ *                          or NULL where there are elements.
+ * @retval TSR_ERR_NOMEM    no memory to pack operands in.
+ */
+TSR_API tsr_status tsr_product_compute(const tsr_product *product);
+
 /* ---- words for rules ---- */
 
 static inline tsr_placement tsr_shard(int dim)

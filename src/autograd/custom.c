@@ -417,6 +417,64 @@ tsr_status tsr_op_custom(tsr_tape *tape, const tsr_custom_op *op, tsr_dtensor *c
     return TSR_OK;
 }
 
+/* ---- a product ---- */
+
+static tsr_status check_operand(const char *name, const void *at, int64_t rows, int64_t cols,
+                                int64_t *ld, tsr_dtype *type)
+{
+    if (*type == TSR_DTYPE_DEFAULT) {
+        *type = TSR_F32;
+    }
+    if (*ld == 0) {
+        *ld = cols;
+    }
+    if (tsr_dtype_size(*type) == 0 || (TSR_DTYPES_FLOAT & TSR_DTYPE_BIT(*type)) == 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "product: %s is %s, wants f32, bf16 or f16", name,
+                         tsr_dtype_name(*type));
+    }
+    if (rows < 0 || cols < 0 || *ld < cols) {
+        return TSR_RAISE(TSR_ERR_INVALID, "product: %s is [%lld, %lld] with rows %lld apart", name,
+                         (long long)rows, (long long)cols, (long long)*ld);
+    }
+    if (at == NULL && rows > 0 && cols > 0) {
+        return TSR_RAISE(TSR_ERR_INVALID, "product: %s [%lld, %lld] is NULL", name, (long long)rows,
+                         (long long)cols);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr_product_compute(const tsr_product *product)
+{
+    TSRI_WANT(product);
+
+    const tsr_product *p = product;
+    tsrk_matmul args = {.a = p->a,
+                        .b = p->b,
+                        .c = p->c,
+                        .m = p->m,
+                        .n = p->n,
+                        .k = p->k,
+                        .lda = p->lda,
+                        .ldb = p->ldb,
+                        .ldc = p->ldc,
+                        .a_type = p->a_type,
+                        .b_type = p->b_type,
+                        .c_type = p->c_type,
+                        .trans_a = p->trans_a,
+                        .trans_b = p->trans_b,
+                        .accumulate = p->accumulate};
+
+    TSR_TRY(check_operand("a", p->a, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k, &args.lda,
+                          &args.a_type));
+    TSR_TRY(check_operand("b", p->b, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n, &args.ldb,
+                          &args.b_type));
+    TSR_TRY(check_operand("c", p->c, p->m, p->n, &args.ldc, &args.c_type));
+    if (p->m > 0 && p->n > 0) {
+        TSR_TRY(tsri_host_matmul(&args));
+    }
+    return TSR_OK;
+}
+
 /* ---- words for rules ---- */
 
 void tsr_op_place_rows(tsr_op_axis *axis, int dims)

@@ -225,3 +225,7 @@ const tsr_backend *tsri_backend_of_test(const char *name)
 /** Backend by name, or TSR_ERR_INVALID that lists the names built in. "auto" is the best present.
  */
 tsr_status tsri_backend_find(const char *name, const tsr_backend **out);
+
+/** Run a product at once, by the cpu's kernel, on the calling thread and its team; its workspace is
+ *  taken and given back here. For kernels of a program's own, which run where the host computes. */
+tsr_status tsri_host_matmul(const tsrk_matmul *matmul);

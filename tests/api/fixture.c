@@ -15,6 +15,8 @@ enum {
 /* One for the process: the job is joined once. */
 static tsr_world *job;
 
+static float product_out[4];
+
 static tsr_status place(tsr_op_axis *axis)
 {
     tsr_op_place_pointwise(axis);
@@ -51,6 +53,8 @@ static void fill_options(api_fixture *f)
     f->op = (tsr_custom_op){.name = "copy", .place = place, .forward = copy};
     f->op_shapes = (tsr_op_shapes){.where = "copy", .in_count = 1, .in = {{.ndim = 1}}};
     f->op_axis = (tsr_op_axis){.shapes = &f->op_shapes, .name = "shard", .size = 2};
+    f->product =
+        (tsr_product){.a = f->floats, .b = f->floats, .c = product_out, .m = 2, .n = 2, .k = 2};
     f->schedule = (tsr_schedule){.lr = 0.1, .steps = 10};
 }
 

@@ -65,6 +65,7 @@ typedef struct api_fixture {
     tsr_custom_op op;
     tsr_op_shapes op_shapes;
     tsr_op_axis op_axis;
+    tsr_product product;
     tsr_dtensor *y, *loss; /* borrowed */
     tsr_optimizer *optimizer, *optimizer2;
     tsr_schedule schedule;

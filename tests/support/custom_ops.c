@@ -249,3 +249,77 @@ tsr_status dot_rows(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dte
 
     return tsr_op_custom(tape, &op, in, 2, NULL, 0, out);
 }
+
+/* ---- own_linear ---- */
+
+static tsr_status own_linear_shape(tsr_op_shapes *shapes)
+{
+    shapes->out.shape[shapes->out.ndim - 1] = shapes->in[1].shape[0];
+    return TSR_OK;
+}
+
+/* Which calls of a product failed; none may. */
+static void multiply(tsr_product product)
+{
+    if (tsr_product_compute(&product) != TSR_OK) {
+        tsr_error_print(stderr);
+        memset(product.c, 0xff, (size_t)(product.m * product.n) * sizeof(float)); /* NaN */
+    }
+}
+
+static void own_linear_forward(const tsr_op_work *work)
+{
+    const int64_t n = work->in[1].shape[0];
+    const int64_t k = work->in[1].shape[1];
+
+    runs++;
+    multiply((tsr_product){.a = work->in[0].data,
+                           .b = work->in[1].data,
+                           .c = work->out.data,
+                           .m = work->in[0].count / k,
+                           .n = n,
+                           .k = k,
+                           .trans_b = true});
+}
+
+static void own_linear_backward(const tsr_op_work *work)
+{
+    const int64_t n = work->in[1].shape[0];
+    const int64_t k = work->in[1].shape[1];
+    const int64_t rows = work->dout.count / n;
+
+    runs++;
+    if (work->din[0].data != NULL) {
+        multiply((tsr_product){.a = work->dout.data,
+                               .b = work->in[1].data,
+                               .c = work->din[0].data,
+                               .m = rows,
+                               .n = k,
+                               .k = n,
+                               .accumulate = work->accumulate[0]});
+    }
+    if (work->din[1].data != NULL) {
+        multiply((tsr_product){.a = work->dout.data,
+                               .b = work->in[0].data,
+                               .c = work->din[1].data,
+                               .m = n,
+                               .n = k,
+                               .k = rows,
+                               .trans_a = true,
+                               .accumulate = work->accumulate[1]});
+    }
+}
+
+tsr_status own_linear(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dtensor **out)
+{
+    static const tsr_custom_op op = {.name = "own_linear",
+                                     .shape = own_linear_shape,
+                                     .place = unit_rows_place,
+                                     .forward = own_linear_forward,
+                                     .backward = own_linear_backward,
+                                     .keep_in = 3,
+                                     .adds_grad = 3};
+    tsr_dtensor *in[] = {x, weight};
+
+    return tsr_op_custom(tape, &op, in, 2, NULL, 0, out);
+}

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file custom_ops.h
- * Three operations written as a user would, one for each kind of rule.
+ * Operations written as a user would: one for each kind of rule, and one by products.
  */
 #pragma once
 
@@ -16,6 +16,9 @@ tsr_status unit_rows(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *gain, tsr_dten
 
 /** A sum over the last dim, whose axes give Partial: sum of x * weight[dim]. */
 tsr_status dot_rows(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dtensor **out);
+
+/** By tsr_product_compute(): x [..., k] weight[n, k]^T, of whole weights. */
+tsr_status own_linear(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor *weight, tsr_dtensor **out);
 
 /** How often a forward or backward of these ran in this process. */
 int custom_ops_runs(void);

@@ -320,6 +320,16 @@ static tsr_status build_dot_rows(tsr_tape *tape, tsr_dtensor *const *in, tsr_dte
     return dot_rows(tape, in[0], in[1], out);
 }
 
+static tsr_status build_own_linear(tsr_tape *tape, tsr_dtensor *const *in, tsr_dtensor **out)
+{
+    tsr_dtensor *h = NULL;
+
+    TSR_TRY(own_linear(tape, in[0], in[1], &h));
+    TSR_TRY(own_linear(tape, h, in[1], &h));
+    TSR_TRY(tsr_op_add(tape, h, in[0], out));
+    return TSR_OK;
+}
+
 /* clang-format off */
 const op_case op_cases[] = {
     {"linear", build_linear,
@@ -470,6 +480,9 @@ const op_case op_cases[] = {
     {"custom: unit_rows", build_unit_rows,
      {{OP_INPUT_VALUE, 3, {3, 2, 5}},
       {OP_INPUT_PARAM, 1, {5}}}, 2, false},
+    {"custom: own_linear", build_own_linear,
+     {{OP_INPUT_VALUE, 3, {3, 2, 5}},
+      {OP_INPUT_PARAM, 2, {5, 5}}}, 2, false},
     {"custom: dot_rows", build_dot_rows,
      {{OP_INPUT_VALUE, 3, {3, 2, 7}},
       {OP_INPUT_PARAM, 1, {7}}}, 2, false},

@@ -17,9 +17,10 @@ enum {
 };
 
 static const char *const kind_names[PROGRAM_KIND_COUNT] = {
-    "same",     "linear", "embedding",  "add_position",  "layernorm",    "rmsnorm", "gelu",
-    "silu_mul", "split",  "merge",      "rope",          "attention",    "add",     "scale",
-    "dropout",  "cap",    "square_sum", "cross_entropy", "redistribute", "call"};
+    "same",     "linear",  "embedding", "add_position", "layernorm",     "rmsnorm",      "gelu",
+    "silu_mul", "split",   "merge",     "rope",         "attention",     "add",          "tanh",
+    "sigmoid",  "softmax", "multiply",  "mean",         "slice",         "concat",       "matmul",
+    "scale",    "dropout", "cap",       "square_sum",   "cross_entropy", "redistribute", "call"};
 
 const char *program_kind_name(program_kind kind)
 {

@@ -43,8 +43,16 @@ typedef enum program_kind {
     PROGRAM_SPLIT_HEADS,
     PROGRAM_MERGE_HEADS,
     PROGRAM_ROPE,
-    PROGRAM_ATTENTION,
+    PROGRAM_ATTENTION, /* number 1: full */
     PROGRAM_ADD,
+    PROGRAM_TANH,
+    PROGRAM_SIGMOID,
+    PROGRAM_SOFTMAX,
+    PROGRAM_MULTIPLY,
+    PROGRAM_MEAN,   /* over dim number, which is kept */
+    PROGRAM_SLICE,  /* of the last dim, from number on, as much as span */
+    PROGRAM_CONCAT, /* along the last dim */
+    PROGRAM_MATMUL, /* number 1: of b transposed */
     PROGRAM_SCALE,
     PROGRAM_DROPOUT,
     PROGRAM_CAP,        /* an operation of the program's own: value * tanh(x / value) */
@@ -65,8 +73,9 @@ typedef struct program_op {
     program_kind kind;
     program_arg in[PROGRAM_MAX_IN];
     int in_count;
-    double value;    /* factor, eps, probability, theta, cap */
-    int number;      /* heads; module called */
+    double value; /* factor, eps, probability, theta, cap */
+    int number;   /* heads; module called; rope's first position */
+    int span;
     unsigned micros; /* bit i: done in micro-batch i; elsewhere the result is in[0] */
     unsigned passed; /* a call: bit i: ranks of data index i pass over it */
     int axis;        /* redistribute: this axis becomes place, the others stay */

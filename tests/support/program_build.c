@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file program_build.c
- * Parameters and what is made of them.
+ * Parameters and what is made of them; pieces of operations that no model of the library uses.
  */
 #include "support/program_build.h"
 
@@ -193,4 +193,58 @@ program_arg program_vector(program_builder *b, int module, int64_t count, double
             b, module, program_once(&b->chance, 2) ? PROGRAM_ADD : PROGRAM_SILU_MUL, 0.0, in, 2);
     }
     return move_param(b, module, in[0], 1);
+}
+
+/* ---- pieces of the stream ---- */
+
+/* The last dim from somewhere in it on, then what is before. */
+static program_arg draw_rotation(program_builder *b, int module, program_arg h)
+{
+    const int at = program_between(&b->chance, 1, (int)b->p->dim - 1);
+    program_arg parts[2];
+
+    parts[1] = program_emit(b, module, PROGRAM_SLICE, 0.0, &h, 1);
+    program_last_op(b, module)->span = at;
+    parts[0] = program_emit(b, module, PROGRAM_SLICE, 0.0, &h, 1);
+    program_last_op(b, module)->number = at;
+    program_last_op(b, module)->span = (int)b->p->dim - at;
+    return program_emit(b, module, PROGRAM_CONCAT, 0.0, parts, 2);
+}
+
+/* Attention written out, of h to itself in both directions. */
+static program_arg draw_mixing(program_builder *b, int module, program_arg h)
+{
+    program_arg in[2] = {h, h};
+
+    in[0] = program_emit(b, module, PROGRAM_MATMUL, 0.0, in, 2);
+    program_last_op(b, module)->number = 1;
+    in[0] = program_emit(b, module, PROGRAM_SOFTMAX, 0.0, in, 1);
+    in[0] = program_emit(b, module, PROGRAM_MATMUL, 0.0, in, 2);
+    return program_emit(b, module, PROGRAM_ADD, 0.0, in, 2);
+}
+
+program_arg program_more(program_builder *b, int module, program_arg h)
+{
+    program_chance *c = &b->chance;
+    program_arg in[2] = {h};
+
+    switch (program_pick(c, 6)) {
+    case 0:
+        return program_emit(b, module, PROGRAM_TANH, 0.0, in, 1);
+    case 1: /* a gate of the value's own */
+        in[1] = program_emit(b, module, PROGRAM_SIGMOID, 0.0, in, 1);
+        return program_emit(b, module, PROGRAM_MULTIPLY, 0.0, in, 2);
+    case 2:
+        in[1] = program_vector(b, module, b->p->dim, 1.0);
+        return program_emit(b, module, PROGRAM_MULTIPLY, 0.0, in, 2);
+    case 3: /* times a mean over the sequence or over what is in a position */
+        in[1] = program_emit(b, module, PROGRAM_MEAN, 0.0, in, 1);
+        program_last_op(b, module)->number = program_between(c, 1, 2);
+        in[1] = program_emit(b, module, PROGRAM_MULTIPLY, 0.0, in, 2);
+        return program_emit(b, module, PROGRAM_ADD, 0.0, in, 2);
+    case 4:
+        return draw_rotation(b, module, h);
+    default:
+        return draw_mixing(b, module, h);
+    }
 }

@@ -42,3 +42,6 @@ program_arg program_vector(program_builder *b, int module, int64_t count, double
 /** A new parameter of module. */
 int program_add_param(program_builder *b, int module, int64_t rows, int64_t cols, double mean,
                       double std);
+/** A piece of the stream, from h [batch, seq, dim] to as much, of operations that no model of the
+ *  library uses. */
+program_arg program_more(program_builder *b, int module, program_arg h);

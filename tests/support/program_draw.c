@@ -139,6 +139,7 @@ static program_arg draw_attention(program_builder *b, int module, program_arg h)
     const int heads = b->tp_size * program_between(c, 1, 2);
     const int kv = program_once(c, 2) ? heads : program_once(c, 2) ? b->tp_size : 1;
     const int64_t d = (int64_t)2 * program_between(c, 1, 2);
+    const bool more = program_is_on(b, PROGRAM_ON_MORE);
     program_arg qkv[3];
 
     for (int i = 0; i < 3; i++) {
@@ -150,8 +151,10 @@ static program_arg draw_attention(program_builder *b, int module, program_arg h)
     }
     for (int i = 0; i < 2 && program_once(c, 2); i++) {
         qkv[i] = program_emit(b, module, PROGRAM_ROPE, 100.0, &qkv[i], 1);
+        program_last_op(b, module)->number = more ? program_between(c, 0, 3) : 0;
     }
     qkv[0] = program_emit(b, module, PROGRAM_ATTENTION, 0.0, qkv, 3);
+    program_last_op(b, module)->number = more && program_once(c, 2) ? 1 : 0;
     qkv[0] = program_emit(b, module, PROGRAM_MERGE_HEADS, 0.0, qkv, 1);
     return residual(b, module, h, draw_linear(b, module, qkv[0], b->p->dim, heads * d, false));
 }
@@ -234,6 +237,9 @@ static program_arg draw_piece(program_builder *b, // NOLINT(misc-no-recursion): 
     }
     if (program_is_on(b, PROGRAM_ON_ATTENTION) && program_once(c, 3)) {
         return draw_attention(b, module, h);
+    }
+    if (program_is_on(b, PROGRAM_ON_MORE) && program_once(c, 2)) {
+        return program_more(b, module, h);
     }
     switch (program_pick(c, 5)) {
     case 0:

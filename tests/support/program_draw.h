@@ -49,7 +49,8 @@
     X(OPTIONS, "options") /* reshard, prefetch, groups, columns, divisor */ \
     X(BF16, "bf16") \
     X(F16, "f16") \
-    X(REDUCE, "reduce") /* reduce dtype */
+    X(REDUCE, "reduce") /* reduce dtype */ \
+    X(MORE, "more")     /* operations that no model of the library uses */
 
 #define PROGRAM_KIND_INDEX(name, text) PROGRAM_ON_##name,
 typedef enum program_on {

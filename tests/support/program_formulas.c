@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "support/program.h"
+#include "support/program_formulas_more.h"
 
 /* ---- nodes ---- */
 
@@ -44,16 +45,9 @@ void truth_tape_clear(truth_tape *tape)
     *tape = (truth_tape){.rounding = tape->rounding};
 }
 
-typedef struct operands {
-    truth_node *y;
-    truth_node *in[PROGRAM_MAX_IN];
-    int64_t rows, cols; /* of y: cols is its last dim */
-    double rounding;    /* of what is kept in f32: 2^-24, or 0 */
-} operands;
-
-static operands operands_of(truth_tape *tape, int node)
+static truth_operands operands_of(truth_tape *tape, int node)
 {
-    operands o = {.y = &tape->nodes[node], .cols = 1};
+    truth_operands o = {.y = &tape->nodes[node], .cols = 1};
 
     o.rounding = tape->rounding > 0.0 ? 0x1p-24 : 0.0;
 
@@ -81,7 +75,7 @@ double truth_round(double value, double unit)
 
 /* ---- products and tables ---- */
 
-static void linear(const operands *o)
+static void linear(const truth_operands *o)
 {
     const int64_t k = o->in[1]->shape[1];
 
@@ -97,7 +91,7 @@ static void linear(const operands *o)
     }
 }
 
-static void linear_grad(const operands *o)
+static void linear_grad(const truth_operands *o)
 {
     const int64_t k = o->in[1]->shape[1];
 
@@ -117,12 +111,12 @@ static void linear_grad(const operands *o)
 }
 
 /* Row of the table that gives row r of y. */
-static int64_t table_row(const operands *o, int64_t r)
+static int64_t table_row(const truth_operands *o, int64_t r)
 {
     return o->y->op.kind == PROGRAM_EMBEDDING ? (int64_t)o->in[0]->value[r] : r % o->y->shape[1];
 }
 
-static void lookup(const operands *o)
+static void lookup(const truth_operands *o)
 {
     for (int64_t i = 0; i < o->y->count; i++) {
         const int64_t at = table_row(o, i / o->cols) * o->cols + i % o->cols;
@@ -132,7 +126,7 @@ static void lookup(const operands *o)
     }
 }
 
-static void lookup_grad(const operands *o)
+static void lookup_grad(const truth_operands *o)
 {
     for (int64_t i = 0; i < o->y->count; i++) {
         o->in[1]->grad[table_row(o, i / o->cols) * o->cols + i % o->cols] += o->y->grad[i];
@@ -148,7 +142,7 @@ typedef struct row_norm {
     double mean, rstd;
 } row_norm;
 
-static row_norm norm_of(const operands *o, int64_t r)
+static row_norm norm_of(const truth_operands *o, int64_t r)
 {
     const double *x = o->in[0]->value + r * o->cols;
     row_norm n = {0};
@@ -164,7 +158,7 @@ static row_norm norm_of(const operands *o, int64_t r)
     return n;
 }
 
-static void norm(const operands *o)
+static void norm(const truth_operands *o)
 {
     for (int64_t r = 0; r < o->rows; r++) {
         const row_norm n = norm_of(o, r);
@@ -178,7 +172,7 @@ static void norm(const operands *o)
     }
 }
 
-static void norm_grad(const operands *o)
+static void norm_grad(const truth_operands *o)
 {
     const bool centred = o->y->op.kind == PROGRAM_LAYERNORM;
 
@@ -225,6 +219,10 @@ static double curve(const program_op *op, double x, double *slope)
         t = tanh(x / op->value);
         *slope = 1.0 - t * t;
         return op->value * t;
+    case PROGRAM_TANH:
+        return tanh(x);
+    case PROGRAM_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
     default:
         *slope = op->value;
         return op->value * x;
@@ -247,7 +245,7 @@ static double sigmoid(double z)
     return 1.0 / (1.0 + exp(-z));
 }
 
-static void pointwise(const operands *o)
+static void pointwise(const truth_operands *o)
 {
     double slope = 0.0;
 
@@ -276,7 +274,7 @@ static void pointwise(const operands *o)
     }
 }
 
-static void pointwise_grad(const operands *o)
+static void pointwise_grad(const truth_operands *o)
 {
     for (int64_t i = 0; i < o->y->count; i++) {
         const double a = o->in[0]->value[i];
@@ -294,6 +292,12 @@ static void pointwise_grad(const operands *o)
         case PROGRAM_DROPOUT:
             slope = dropout_factor(o->y, i);
             break;
+        case PROGRAM_TANH: /* of the result, as it is kept */
+            slope = 1.0 - o->y->value[i] * o->y->value[i];
+            break;
+        case PROGRAM_SIGMOID:
+            slope = o->y->value[i] * (1.0 - o->y->value[i]);
+            break;
         case PROGRAM_SPLIT_HEADS:
         case PROGRAM_MERGE_HEADS:
         case PROGRAM_REDISTRIBUTE:
@@ -307,22 +311,8 @@ static void pointwise_grad(const operands *o)
 
 /* ---- heads ---- */
 
-static double log_sum(const double *x, int64_t n)
-{
-    double most = x[0];
-    double sum = 0.0;
-
-    for (int64_t i = 1; i < n; i++) {
-        most = fmax(most, x[i]);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        sum += exp(x[i] - most);
-    }
-    return most + log(sum);
-}
-
 /* back: turn the gradient back. */
-static void rope(const operands *o, bool back)
+static void rope(const truth_operands *o, bool back)
 {
     const int64_t d = o->cols;
     const int64_t heads = o->y->shape[2];
@@ -331,8 +321,8 @@ static void rope(const operands *o, bool back)
         const int64_t c = i % d;
         const int64_t t = i / d / heads % o->y->shape[1];
         const int64_t pair = c < d / 2 ? i + d / 2 : i - d / 2;
-        const double angle =
-            (double)t * pow(o->y->op.value, -2.0 * (double)(c % (d / 2)) / (double)d);
+        const double angle = (double)(t + o->y->op.number) *
+                             pow(o->y->op.value, -2.0 * (double)(c % (d / 2)) / (double)d);
         const double turn = (c < d / 2) != back ? -sin(angle) : sin(angle);
 
         if (back) {
@@ -349,8 +339,14 @@ static int64_t head_at(const truth_node *x, int64_t b, int64_t t, int64_t h)
     return ((b * x->shape[1] + t) * x->shape[2] + h) * x->shape[3];
 }
 
-/* Query (b, t, h): its weights over positions 0..t, and where its kv head is. */
-static void attention_weights(const operands *o, const int64_t *at, double *weight)
+/* Positions that query (b, t, h) sees. */
+static int64_t seen(const truth_operands *o, const int64_t *at)
+{
+    return o->y->op.number == 1 ? o->in[1]->shape[1] : at[1] + 1;
+}
+
+/* Its weights over them, and where its kv head is. */
+static void attention_weights(const truth_operands *o, const int64_t *at, double *weight)
 {
     const truth_node *q = o->in[0];
     const truth_node *k = o->in[1];
@@ -359,7 +355,7 @@ static void attention_weights(const operands *o, const int64_t *at, double *weig
     const double *query = q->value + head_at(q, at[0], at[1], at[2]);
     double lse = 0.0;
 
-    for (int64_t s = 0; s <= at[1]; s++) {
+    for (int64_t s = 0; s < seen(o, at); s++) {
         const double *key = k->value + head_at(k, at[0], s, kv);
 
         weight[s] = 0.0;
@@ -367,13 +363,13 @@ static void attention_weights(const operands *o, const int64_t *at, double *weig
             weight[s] += query[c] * key[c] / sqrt((double)d);
         }
     }
-    lse = log_sum(weight, at[1] + 1);
-    for (int64_t s = 0; s <= at[1]; s++) {
+    lse = truth_log_sum(weight, seen(o, at));
+    for (int64_t s = 0; s < seen(o, at); s++) {
         weight[s] = exp(weight[s] - lse);
     }
 }
 
-static void attention_row(const operands *o, const int64_t *at, bool back)
+static void attention_row(const truth_operands *o, const int64_t *at, bool back)
 {
     truth_node *q = o->in[0];
     truth_node *k = o->in[1];
@@ -385,7 +381,7 @@ static void attention_row(const operands *o, const int64_t *at, bool back)
     double mean = 0.0;
 
     attention_weights(o, at, weight);
-    for (int64_t s = 0; s <= at[1]; s++) {
+    for (int64_t s = 0; s < seen(o, at); s++) {
         const int64_t other = head_at(k, at[0], s, kv);
 
         for (int64_t c = 0; c < d; c++) {
@@ -397,7 +393,7 @@ static void attention_row(const operands *o, const int64_t *at, bool back)
             }
         }
     }
-    for (int64_t s = 0; back && s <= at[1]; s++) {
+    for (int64_t s = 0; back && s < seen(o, at); s++) {
         const int64_t other = head_at(k, at[0], s, kv);
         double score = -mean;
 
@@ -412,7 +408,7 @@ static void attention_row(const operands *o, const int64_t *at, bool back)
     }
 }
 
-static void attention(const operands *o, bool back)
+static void attention(const truth_operands *o, bool back)
 {
     const int64_t *shape = o->y->shape;
 
@@ -421,40 +417,6 @@ static void attention(const operands *o, bool back)
             for (int64_t h = 0; h < shape[2]; h++) {
                 attention_row(o, (const int64_t[]){b, t, h}, back);
             }
-        }
-    }
-}
-
-/* ---- scalars ---- */
-
-static void cross_entropy(const operands *o, bool back)
-{
-    truth_node *x = o->in[0];
-    const int64_t n = x->shape[x->ndim - 1];
-
-    for (int64_t r = 0; r < x->count / n; r++) {
-        const int label = (int)o->in[1]->value[r];
-        const double lse = truth_round(log_sum(x->value + r * n, n), o->rounding);
-
-        for (int64_t c = 0; back && label != TSR_IGNORE_INDEX && c < n; c++) {
-            x->grad[r * n + c] += o->y->grad[0] / o->y->tokens *
-                                  (exp(x->value[r * n + c] - lse) - (c == label ? 1.0 : 0.0));
-        }
-        if (!back && label != TSR_IGNORE_INDEX) {
-            o->y->value[0] += (lse - x->value[r * n + label]) / o->y->tokens;
-        }
-    }
-}
-
-static void square_sum(const operands *o, bool back)
-{
-    for (int64_t i = 0; i < o->in[0]->count; i++) {
-        const double x = o->in[0]->value[i];
-
-        if (back) {
-            o->in[0]->grad[i] += o->y->op.value * x * o->y->grad[0];
-        } else {
-            o->y->value[0] += o->y->op.value * 0.5 * x * x;
         }
     }
 }
@@ -479,6 +441,16 @@ static void result_shape(const truth_tape *tape, const program_op *op, const int
     } else if (op->kind == PROGRAM_MERGE_HEADS) {
         (*ndim)--;
         shape[*ndim - 1] *= shape[*ndim];
+    } else if (op->kind == PROGRAM_MEAN) {
+        shape[op->number] = 1;
+    } else if (op->kind == PROGRAM_SLICE) {
+        shape[*ndim - 1] = op->span;
+    } else if (op->kind == PROGRAM_CONCAT) {
+        for (int i = 1; i < op->in_count; i++) {
+            shape[*ndim - 1] += tape->nodes[in[i]].shape[*ndim - 1];
+        }
+    } else if (op->kind == PROGRAM_MATMUL) {
+        shape[*ndim - 1] = tape->nodes[in[1]].shape[op->number == 1 ? *ndim - 2 : *ndim - 1];
     } else if (op->kind == PROGRAM_CROSS_ENTROPY || op->kind == PROGRAM_SQUARE_SUM) {
         *ndim = 0;
     }
@@ -497,7 +469,7 @@ tsr_status truth_forward(truth_tape *tape, const program_op *op, const int *in, 
     return TSR_OK;
 }
 
-static void select_rows(const operands *o, bool back)
+static void select_rows(const truth_operands *o, bool back)
 {
     const int64_t row = o->y->count / o->y->shape[0];
 
@@ -514,13 +486,23 @@ static void select_rows(const operands *o, bool back)
 
 void truth_compute(truth_tape *tape, int node)
 {
-    const operands o = operands_of(tape, node);
+    const truth_operands o = operands_of(tape, node);
 
     if (o.y->leaf == TRUTH_SELECT) {
         select_rows(&o, false);
         return;
     }
     switch ((int)o.y->op.kind) {
+    case PROGRAM_SOFTMAX:
+    case PROGRAM_MULTIPLY:
+    case PROGRAM_MEAN:
+    case PROGRAM_SLICE:
+    case PROGRAM_CONCAT:
+    case PROGRAM_MATMUL:
+    case PROGRAM_CROSS_ENTROPY:
+    case PROGRAM_SQUARE_SUM:
+        truth_more(&o, false);
+        break;
     case PROGRAM_LINEAR:
         linear(&o);
         break;
@@ -538,12 +520,6 @@ void truth_compute(truth_tape *tape, int node)
     case PROGRAM_ATTENTION:
         attention(&o, false);
         break;
-    case PROGRAM_CROSS_ENTROPY:
-        cross_entropy(&o, false);
-        break;
-    case PROGRAM_SQUARE_SUM:
-        square_sum(&o, false);
-        break;
     default:
         pointwise(&o);
     }
@@ -554,7 +530,7 @@ void truth_compute(truth_tape *tape, int node)
 
 void truth_backward(truth_tape *tape, int node)
 {
-    const operands o = operands_of(tape, node);
+    const truth_operands o = operands_of(tape, node);
 
     for (int64_t i = 0; i < o.y->count; i++) {
         o.y->grad[i] = truth_round(o.y->grad[i], tape->rounding);
@@ -564,6 +540,16 @@ void truth_backward(truth_tape *tape, int node)
         return;
     }
     switch ((int)o.y->op.kind) {
+    case PROGRAM_SOFTMAX:
+    case PROGRAM_MULTIPLY:
+    case PROGRAM_MEAN:
+    case PROGRAM_SLICE:
+    case PROGRAM_CONCAT:
+    case PROGRAM_MATMUL:
+    case PROGRAM_CROSS_ENTROPY:
+    case PROGRAM_SQUARE_SUM:
+        truth_more(&o, true);
+        break;
     case PROGRAM_LINEAR:
         linear_grad(&o);
         break;
@@ -580,12 +566,6 @@ void truth_backward(truth_tape *tape, int node)
         break;
     case PROGRAM_ATTENTION:
         attention(&o, true);
-        break;
-    case PROGRAM_CROSS_ENTROPY:
-        cross_entropy(&o, true);
-        break;
-    case PROGRAM_SQUARE_SUM:
-        square_sum(&o, true);
         break;
     default:
         pointwise_grad(&o);

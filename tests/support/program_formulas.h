@@ -34,6 +34,14 @@ typedef struct truth_tape {
     double rounding;
 } truth_tape;
 
+/** What a formula works on. */
+typedef struct truth_operands {
+    truth_node *y;
+    truth_node *in[PROGRAM_MAX_IN];
+    int64_t rows, cols; /* of y: cols is its last dim */
+    double rounding;    /* of what is kept in f32: 2^-24, or 0 */
+} truth_operands;
+
 /** A node without value; its index in *out. */
 tsr_status truth_node_add(truth_tape *tape, const int64_t *shape, int ndim, int *out);
 void truth_tape_clear(truth_tape *tape);

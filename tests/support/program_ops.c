@@ -128,15 +128,46 @@ static tsr_status redistribute(tsr_tape *tape, const program_op *op, tsr_dtensor
 static tsr_status run_heads(tsr_tape *tape, const program_op *op, tsr_dtensor *const *in,
                             tsr_dtensor **out)
 {
+    const tsr_attention_options options = {.full = op->number == 1};
+
     switch ((int)op->kind) {
     case PROGRAM_SPLIT_HEADS:
         return tsr_op_split_heads(tape, in[0], op->number, out);
     case PROGRAM_MERGE_HEADS:
         return tsr_op_merge_heads(tape, in[0], out);
     case PROGRAM_ROPE:
-        return tsr_op_rope(tape, in[0], op->value, out);
+        return tsr_op_rope_at(tape, in[0], op->value, op->number, out);
     default:
-        return tsr_op_attention(tape, in[0], in[1], in[2], 0.0, out);
+        return tsr_op_attention_with(tape, in[0], in[1], in[2], &options, out);
+    }
+}
+
+/* Of those that no model of the library uses. */
+static tsr_status run_more(tsr_tape *tape, const program_op *op, tsr_dtensor *const *in,
+                           tsr_dtensor **out)
+{
+    const tsr_matmul_options options = {.trans_b = op->number == 1};
+    const int last = tsr_dtensor_layout(in[0])->ndim - 1;
+
+    switch ((int)op->kind) {
+    case PROGRAM_TANH:
+        return tsr_op_tanh(tape, in[0], out);
+    case PROGRAM_SIGMOID:
+        return tsr_op_sigmoid(tape, in[0], out);
+    case PROGRAM_SOFTMAX:
+        return tsr_op_softmax(tape, in[0], out);
+    case PROGRAM_MULTIPLY:
+        return tsr_op_multiply(tape, in[0], in[1], out);
+    case PROGRAM_MEAN:
+        return tsr_op_mean(tape, in[0], op->number, true, out);
+    case PROGRAM_SLICE:
+        return tsr_op_slice(tape, in[0], last, op->number, op->span, out);
+    case PROGRAM_CONCAT:
+        return tsr_op_concat(tape, in, op->in_count, last, out);
+    case PROGRAM_MATMUL:
+        return tsr_op_matmul(tape, in[0], in[1], &options, out);
+    default:
+        return run_heads(tape, op, in, out);
     }
 }
 
@@ -173,6 +204,6 @@ tsr_status program_op_run(tsr_tape *tape, const program_op *op, tsr_dtensor *con
     case PROGRAM_REDISTRIBUTE:
         return redistribute(tape, op, in[0], out);
     default:
-        return run_heads(tape, op, in, out);
+        return run_more(tape, op, in, out);
     }
 }

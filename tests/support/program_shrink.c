@@ -59,6 +59,10 @@ static bool keeps_shape(const program *p, const program_op *op)
     case PROGRAM_EMBEDDING:
     case PROGRAM_SPLIT_HEADS:
     case PROGRAM_MERGE_HEADS:
+    case PROGRAM_MEAN:
+    case PROGRAM_SLICE:
+    case PROGRAM_CONCAT:
+    case PROGRAM_MATMUL:
     case PROGRAM_SQUARE_SUM:
     case PROGRAM_CROSS_ENTROPY:
     case PROGRAM_SAME:

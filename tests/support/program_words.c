@@ -58,9 +58,13 @@ static void print_op(const program *p, FILE *out, int module, int index)
     if (op->kind == PROGRAM_REDISTRIBUTE) {
         (void)fprintf(out, ", %s ", p->axes[op->axis].name);
         print_place(out, &op->place);
-    } else if (op->kind == PROGRAM_SPLIT_HEADS) {
+    } else if (op->number != 0 && op->kind != PROGRAM_CALL) {
         (void)fprintf(out, ", %d", op->number);
-    } else if (op->value != 0.0) {
+    }
+    if (op->span != 0) {
+        (void)fprintf(out, " + %d", op->span);
+    }
+    if (op->value != 0.0) {
         (void)fprintf(out, ", %g", op->value);
     }
     (void)fputc(')', out);

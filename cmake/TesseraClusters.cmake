@@ -17,8 +17,8 @@ foreach(file IN LISTS files)
     math(EXPR number "${number} + 1")
 endforeach()
 list(JOIN names ", " names)
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/train/clusters.h CONTENT
-"/* Made from clusters/ at configuration. Included by src/train/cluster.c alone. */
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/plan/clusters.h CONTENT
+"/* Made from clusters/ at configuration. Included by src/plan/cluster.c alone. */
 ${arrays}
 enum {
     TSRI_CLUSTER_COUNT = ${number}

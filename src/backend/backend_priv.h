@@ -28,15 +28,6 @@ tsr_status tsri_recorder_group(const tsr_group *group);
 /** A race found here is reported by the next call that can fail. */
 void tsri_recorder_release(tsr_buffer *buffer);
 
-/* ---- one copy of every byte string (intern.c), used by recorder.c alone ---- */
-
-typedef struct tsri_intern tsri_intern;
-
-tsr_status tsri_intern_create(tsri_intern **out);
-void tsri_intern_destroy(tsri_intern **pointer);
-/** The set's copy of data [bytes], aligned for any type; it lives as long as the set. */
-tsr_status tsri_intern_keep(tsri_intern *set, const void *data, size_t bytes, const void **out);
-
 /* ---- race check (race.c), used by recorder.c alone ---- */
 
 typedef struct tsri_race tsri_race;

@@ -9,6 +9,7 @@
 #include "backend/backend_priv.h"
 
 #include "base/base.h"
+#include "base/intern.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "train/bench.h"
+#include "bench/bench.h"
 
 tsr_status tsri_bench_print_gemm(const tsri_bench_gemm_report *report);
 tsr_status tsri_bench_print_coll(const tsri_bench_coll_report *report);

@@ -13,7 +13,8 @@
 
 #include "cli/commands.h"
 #include "cli/run_config.h"
-#include "train/compare.h"
+#include "compare/compare.h"
+#include "plan/fit.h"
 
 static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_presets = "ddp,fsdp,hsdp,hfsdp";

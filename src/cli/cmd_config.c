@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "train/options.h"
+#include "config/options.h"
 
 enum {
     TEXT_BYTES = 256

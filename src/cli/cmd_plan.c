@@ -14,12 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/probe.h"
 #include "cli/commands.h"
-#include "train/config.h"
-#include "train/forecast.h"
-#include "train/probe.h"
-#include "train/ranks.h"
-#include "train/search.h"
+#include "config/config.h"
+#include "job/from_config.h"
+#include "plan/fit.h"
+#include "plan/forecast.h"
+#include "plan/ranks.h"
+#include "plan/search.h"
 
 static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_cluster = "8xH100";
@@ -247,7 +249,7 @@ static tsr_status load(const tsri_cli *cli, planning *p, bool by_memory)
     TSR_TRY(check_all_ranks(cli, p->ranks));
     TSR_TRY(check_this(cli, p));
     TSR_TRY(open_mesh(p, by_memory));
-    tsri_config_job(p->config, p->cluster.machine.native_bf16, &p->options);
+    tsri_job_from_config(p->config, p->cluster.machine.native_bf16, &p->options);
     p->options.dry_threads = 1;
     TSR_TRY(read_presets(cli, p));
     return TSR_OK;

@@ -17,9 +17,9 @@
 
 #include "cli/commands.h"
 #include "comm/comm.h"
+#include "config/mesh_text.h"
 #include "topo/draw.h"
 #include "topo/json.h"
-#include "train/mesh_text.h"
 
 static const tsri_cli_option options[] = {
     {"--xml", "FILE", "a machine recorded by lstopo, in place of this one"},

@@ -18,8 +18,8 @@
 
 #include "cli/commands.h"
 #include "cli/run_config.h"
+#include "plan/mesh_auto.h"
 #include "train/loop.h"
-#include "train/mesh_auto.h"
 
 static const double between_lines_s = 2.0; /* of steps, where lines stay */
 

@@ -12,7 +12,7 @@
 
 #include "cli/commands.h"
 #include "comm/comm.h"
-#include "train/verify.h"
+#include "verify/verify.h"
 
 static const tsri_cli_option options[] = {
     {"--mesh", "SPEC", "axes, such as replicate=2,shard=2,tp=2; default: all ranks on shard"},

@@ -4,7 +4,7 @@
 #include "base/base.h"
 
 #include "cli/commands.h"
-#include "train/mesh_auto.h"
+#include "plan/mesh_auto.h"
 
 tsr_status tsri_cli_count_hosts(const tsri_cli *cli, int *out)
 {

@@ -9,7 +9,7 @@
 #include "tessera/world.h"
 
 #include "cli/cli.h"
-#include "train/config.h"
+#include "config/config.h"
 
 /** The work; config is NULL where loaded is a failure, which it tells on the world. */
 typedef tsr_status (*tsri_cli_config_work)(const tsri_cli *cli, tsr_world *world,

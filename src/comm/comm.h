@@ -105,6 +105,8 @@ typedef struct tsri_comm_ledgers {
  *  no longer, also for those that are open. */
 void tsri_world_keep(tsr_world *world, tsri_comm_ledgers *kept);
 void tsri_comm_ledgers_clear(tsri_comm_ledgers *kept);
+/** Local. Mesh of the newest comm of world that is open; NULL: none is. */
+const tsr_mesh *tsri_world_open_mesh(const tsr_world *world);
 
 /* ---- world ---- */
 

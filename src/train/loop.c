@@ -16,15 +16,17 @@
 #include <string.h>
 
 #include "checkpoint/hf.h"
+#include "job/from_config.h"
+#include "plan/fit.h"
+#include "plan/host_memory.h"
+#include "plan/hosts.h"
+#include "plan/mesh_auto.h"
+#include "plan/plan.h"
+#include "plan/trace.h"
 #include "topo/bind.h"
 #include "train/data.h"
-#include "train/host_memory.h"
-#include "train/hosts.h"
-#include "train/mesh_auto.h"
-#include "train/plan.h"
 #include "train/run_folder.h"
 #include "train/start_links.h"
-#include "train/trace.h"
 
 enum {
     TRACE_FIRST = 1, /* the first step warms up caches */
@@ -83,7 +85,7 @@ static tsr_status fill_options(const tsri_config *config, int local_ranks, tsri_
 {
     const int threads = (int)config->run.threads;
 
-    tsri_config_job(config, tsri_here_computes_bf16(), out);
+    tsri_job_from_config(config, tsri_here_computes_bf16(), out);
     out->dry_threads = threads > 0 ? threads : tsri_cpu_default_threads(local_ranks);
     return TSR_OK;
 }
@@ -207,7 +209,7 @@ static tsr_status prepare(training *t, char *description)
     TSR_TRY(fill_options(t->config, local_ranks, &t->options));
     TSR_TRY(tsri_job_dry_run(&t->options, tsr_world_rank(t->world), size, &t->dry_world, &t->dry));
     tsri_plan_get_numbers(t->dry, &t->planned);
-    t->schedule = tsri_config_schedule(t->config);
+    t->schedule = tsri_schedule_from_config(t->config);
     return TSR_OK;
 }
 

@@ -10,7 +10,7 @@
 
 #include "tessera/world.h"
 
-#include "train/config.h"
+#include "config/config.h"
 #include "train/stragglers.h"
 
 /** Before the first step. Strings are borrowed for the call. */

@@ -6,9 +6,9 @@
  */
 #pragma once
 
-#include <stdbool.h>
+#include "base/growing_text.h"
 
-#include "train/text.h"
+#include <stdbool.h>
 
 enum {
     TSRI_RUN_PATH_BYTES = 4096

@@ -8,9 +8,9 @@
  */
 #pragma once
 
-#include "train/cluster.h"
-#include "train/config.h"
-#include "train/probe.h"
+#include "bench/probe.h"
+#include "config/config.h"
+#include "plan/cluster.h"
 
 typedef struct tsri_start_links {
     tsri_probe_axis axes[TSR_MESH_MAX_AXES]; /* those of more than one rank */

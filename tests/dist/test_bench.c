@@ -9,8 +9,8 @@
 
 #include <string.h>
 
+#include "bench/bench.h"
 #include "support/tsr_test.h"
-#include "train/bench.h"
 
 static tsr_world *open_world(void)
 {

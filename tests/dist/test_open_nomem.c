@@ -10,8 +10,8 @@
 
 #include <string.h>
 
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     MOST_ALLOCATIONS = 20000,

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     LAYERS = 6,

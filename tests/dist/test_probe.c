@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "bench/bench.h"
+#include "plan/cluster.h"
 #include "support/tsr_test.h"
-#include "train/bench.h"
-#include "train/cluster.h"
 
 static tsr_world *open_world(void)
 {

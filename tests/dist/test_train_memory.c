@@ -14,8 +14,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 #define MIB ((size_t)1 << 20)
 

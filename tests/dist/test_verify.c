@@ -6,7 +6,7 @@
  * @file test_verify.c
  * The golden trajectories on every kind of layout; and that what is wrong is found.
  *
- * The bounds are those of tests/golden/README.md, in src/train/verify.c.
+ * The bounds are those of tests/golden/README.md, in src/verify/verify.c.
  */
 #include "base/base.h"
 #include "base/file.h"
@@ -21,7 +21,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/comm.h"
 #include "support/tsr_test.h"
-#include "train/verify.h"
+#include "verify/verify.h"
 
 static const struct {
     int ranks;

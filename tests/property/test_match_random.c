@@ -2,12 +2,12 @@
  * Copyright The Tessera authors */
 /* Random programs on random grids: what all ranks run alike fits; with one edit on one rank the
  * matcher says the same as playing the entries one by one, in the plainest way there is. */
-#include "backend/sim/match.h"
 #include "base/rng.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/match.h"
 #include "support/scores.h"
 #include "support/tsr_test.h"
 

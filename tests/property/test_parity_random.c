@@ -28,8 +28,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     ROUNDS = 32, /* divided by the number of ranks */

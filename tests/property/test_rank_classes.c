@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "plan/ranks.h"
 #include "support/tsr_test.h"
-#include "train/ranks.h"
 
 enum {
 #if defined(__SANITIZE_ADDRESS__)

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "train/job.h"
+#include "job/job.h"
 
 enum {
     VOCAB = 23,

@@ -15,7 +15,7 @@
 
 #include "fsdp/fsdp_priv.h"
 
-#include "train/job.h"
+#include "job/job.h"
 
 enum {
     PARITY_STEPS = 2,

@@ -3,9 +3,9 @@
 /* Ledgers by hand. */
 #include "support/scores.h"
 
-#include "backend/sim/match.h"
-
 #include <string.h>
+
+#include "plan/match.h"
 
 void score_begin(score_world *world, int rows, int cols)
 {

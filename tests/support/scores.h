@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "backend/sim/match.h"
+#include "plan/match.h"
 
 enum {
     SCORE_MAX_RANKS = 16,

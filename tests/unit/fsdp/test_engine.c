@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job/job.h"
 #include "optim/optim.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     LAYERS = 3,

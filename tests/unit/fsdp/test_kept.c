@@ -8,8 +8,8 @@
 
 #include "tessera/tessera.h"
 
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     FEW = 3,

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job/job.h"
 #include "support/tsr_test.h"
-#include "train/job.h"
 
 enum {
     LAYERS = 3,

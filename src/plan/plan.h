@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copyright The Tessera authors */
+/**
+ * @file plan.h
+ * What a step costs, from the ledger of a device: the collectives of a dry run or of a real step,
+ * and the memory of every rank.
+ */
+#pragma once
+
+#include "job/job.h"
+
+enum {
+    TSRI_TRAFFIC_MAX_ROWS = 48,
+    TSRI_TRAFFIC_NAME_BYTES = 64
+};
+
+/** Collectives of one kind over one set of axes. */
+typedef struct tsri_traffic_row {
+    char axes[TSRI_TRAFFIC_NAME_BYTES]; /* "replicate+shard" */
+    tsri_coll_kind kind;
+    int64_t calls;
+    double bytes; /* of the whole tensors */
+    double sent;  /* what this rank sends at least */
+} tsri_traffic_row;
+
+typedef struct tsri_traffic {
+    tsri_traffic_row rows[TSRI_TRAFFIC_MAX_ROWS]; /* in order of first use */
+    int count;
+} tsri_traffic;
+
+/** Sum up the collectives that device recorded. */
+void tsri_traffic_count(const tsr_device *device, tsri_traffic *out);
+
+/** Numbers of a summary that ranks can send to each other. */
+typedef struct tsri_plan_numbers {
+    uint64_t kind_most[TSRI_MEM_COUNT];
+    uint64_t fixed_bytes, arena_bytes, total_bytes;
+} tsri_plan_numbers;
+
+void tsri_plan_get_numbers(const tsri_job *job, tsri_plan_numbers *out);
+/** Write the planned memory of ranks[count] as a table: all of few, the least and the most of many.
+ */
+void tsri_plan_write_ranks(const tsri_plan_numbers *ranks, int count, FILE *stream);

@@ -248,8 +248,7 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
         TSR_TRY(tsri_to_int(step, "step", &number));
         tsri_recorder_set_step(device, number);
     }
-    TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm)));
-    tsri_arena_name_step(tsri_comm_arena(tape->comm), step);
+    TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm), "train", step));
     tsri_step_begun(tape, step, micro_batch_count);
     {
         const tsr_status status = begin_step(tape, labels, micro_batch_count);

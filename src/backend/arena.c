@@ -2,14 +2,15 @@
  * Copyright The Tessera authors */
 /* Step memory: record a step, plan it, replay the plan.
  *
- * Every step is recorded. While it agrees with the plan, the n-th acquire gets its planned offset
+ * Every step is recorded. While it agrees with its plan, the n-th acquire gets its planned offset
  * after its stream waits for the last uses of the intervals whose memory it takes over; that those
  * are released is checked, so a step that only releases later than recorded departs as well, and
- * no two live ranges ever share a byte.
+ * no two live ranges ever share a byte. Which plan it is, and how plans share memory, is in
+ * arena_named.c.
  *
  * Ranges outside the plan are buffers of their own, reused within the step by the same rule (wait
  * for the last use, then take). They are freed when every stream the arena has seen is done, at the
- * end of a step without plan or with a departure, and so is the old plan's buffer.
+ * end of a step without plan or with a departure.
  *
  * A step that ends before the plan does leaves memory whose last user is not the planned one; its
  * last uses, newest per stream, are carried to the next step, whose first takers wait for them. */
@@ -20,244 +21,14 @@
 #include <string.h>
 
 #define NOT_THE_ARENAS (-1)
-#define PLANNED        (-1)
 
-/* A buffer outside the plan. */
-typedef struct own_buffer {
-    tsr_buffer *buffer; /* NULL: a free place */
-    tsr_event last_use;
-    bool is_busy;
-} own_buffer;
-
-typedef struct holding {
-    int own; /* index of the own buffer, or PLANNED */
-    bool is_live;
-} holding;
-
-struct tsri_arena {
-    tsr_device *device;
-    bool in_step, has_departed;
-    uint64_t generation; /* another one whenever a step begins or ends */
-    int64_t number;      /* of the step, for messages */
-
-    tsri_interval *step; /* the step so far, [count] */
-    int count, capacity;
-    holding *holdings; /* [count] */
-    int holdings_capacity;
-    int live_count, tick;
-
-    bool is_rough;            /* plans are made in less time */
-    tsri_arena_plans *shared; /* where plans are looked up; NULL: nowhere */
-    tsri_arena_plan *plan;    /* NULL: none yet */
-    tsr_buffer *buffer;       /* the plan's */
-    tsr_event *last_use;      /* [plan->count], of the newest step that came that far */
-    tsr_event carried[TSRI_STREAM_COUNT];
-
-    own_buffer *own;
-    int own_count, own_capacity;
-    int own_full; /* no place below it is free */
-    int *idle;    /* [idle_count] places of buffers that nobody has, by kind, bytes and place */
-    int idle_count, idle_capacity; /* capacity for all of own */
-
-    tsr_stream *streams[TSRI_STREAM_COUNT]; /* seen so far */
-    /* waited[s][t]: newest seq of t that s was made to wait for */
-    uint64_t waited[TSRI_STREAM_COUNT][TSRI_STREAM_COUNT];
-    int departures;
-    const char *departure_label;
-};
-
-/* ---- streams ---- */
-
-static void see_stream(tsri_arena *arena, tsr_stream *stream)
-{
-    if (stream == NULL || arena->streams[stream->kind] == stream) {
-        return;
-    }
-    arena->streams[stream->kind] = stream;
-    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
-        arena->waited[stream->kind][s] = 0;
-        arena->waited[s][stream->kind] = 0;
-    }
-}
-
-static tsr_status wait_for(tsri_arena *arena, tsr_stream *stream, tsr_event event)
-{
-    if (event.stream == NULL || event.stream == stream ||
-        event.seq <= arena->waited[stream->kind][event.stream->kind]) {
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_stream_wait(stream, event));
-    arena->waited[stream->kind][event.stream->kind] = event.seq;
-    return TSR_OK;
-}
-
-static void keep_latest(tsr_event latest[TSRI_STREAM_COUNT], tsr_event event)
-{
-    if (event.stream != NULL && event.seq >= latest[event.stream->kind].seq) {
-        latest[event.stream->kind] = event;
-    }
-}
-
-/* Blocks. Every stream is tried; returns the first failure. */
-static tsr_status sync_streams(const tsri_arena *arena)
-{
-    tsr_status status = TSR_OK;
-    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
-        if (arena->streams[s] == NULL) {
-            continue;
-        }
-        tsr_status one = tsri_stream_sync(arena->streams[s]);
-        if (one != TSR_OK && status == TSR_OK) {
-            status = tsr_error_pass(one, __FILE__, __LINE__, __func__);
-        }
-    }
-    return status;
-}
-
-/* ---- buffers outside the plan ---- */
-
-static void free_idle_buffers(tsri_arena *arena)
-{
-    for (int i = 0; i < arena->own_count; i++) {
-        if (!arena->own[i].is_busy) {
-            tsri_buffer_release(&arena->own[i].buffer);
-        }
-    }
-    while (arena->own_count > 0 && arena->own[arena->own_count - 1].buffer == NULL) {
-        arena->own_count--;
-    }
-    arena->own_full = 0;
-    arena->idle_count = 0;
-}
-
-static bool has_idle_buffers(const tsri_arena *arena)
-{
-    for (int i = 0; i < arena->own_count; i++) {
-        if (arena->own[i].buffer != NULL && !arena->own[i].is_busy) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Where the first idle buffer of kind with at least size bytes is, or one with those at a place of
- * at least place. */
-static int find_idle(const tsri_arena *arena, tsri_mem_kind kind, size_t size, int place)
-{
-    int low = 0;
-    int high = arena->idle_count;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        const tsr_buffer *buffer = arena->own[arena->idle[middle]].buffer;
-        const bool is_below = buffer->kind != kind    ? buffer->kind < kind
-                              : buffer->bytes != size ? buffer->bytes < size
-                                                      : arena->idle[middle] < place;
-        low = is_below ? middle + 1 : low;
-        high = is_below ? high : middle;
-    }
-    return low;
-}
-
-/* Take the smallest idle buffer of the kind out of the list, if it wastes at most a quarter; -1. */
-static int take_idle(tsri_arena *arena, size_t size, tsri_mem_kind kind)
-{
-    const int at = find_idle(arena, kind, size, 0);
-    if (at == arena->idle_count) {
-        return -1;
-    }
-    const int place = arena->idle[at];
-    const tsr_buffer *buffer = arena->own[place].buffer;
-    if (buffer->kind != kind || buffer->bytes - size > size / 4) {
-        return -1;
-    }
-    arena->idle_count--;
-    memmove(arena->idle + at, arena->idle + at + 1,
-            (size_t)(arena->idle_count - at) * sizeof(*arena->idle));
-    return place;
-}
-
-static void add_idle(tsri_arena *arena, int place)
-{
-    const tsr_buffer *buffer = arena->own[place].buffer;
-    const int at = find_idle(arena, buffer->kind, buffer->bytes, place);
-    memmove(arena->idle + at + 1, arena->idle + at,
-            (size_t)(arena->idle_count - at) * sizeof(*arena->idle));
-    arena->idle[at] = place;
-    arena->idle_count++;
-}
-
-static tsr_status add_own(tsri_arena *arena, size_t size, tsri_mem_kind kind, const char *label,
-                          int *out)
-{
-    int place = arena->own_full;
-    while (place < arena->own_count && arena->own[place].buffer != NULL) {
-        place++;
-    }
-    TSR_TRY(tsri_grow(&arena->own, &arena->own_capacity, place + 1, sizeof(own_buffer)));
-    TSR_TRY(tsri_grow(&arena->idle, &arena->idle_capacity, place + 1, sizeof(*arena->idle)));
-    arena->own[place] = (own_buffer){0};
-    TSR_TRY(tsri_buffer_alloc(arena->device, size, kind, label, &arena->own[place].buffer));
-    if (place == arena->own_count) {
-        arena->own_count++;
-    }
-    arena->own_full = place + 1;
-    *out = place;
-    return TSR_OK;
-}
-
-static tsr_status take_own(tsri_arena *arena, const tsri_interval *interval, tsr_stream *stream,
-                           int *out)
-{
-    int place = take_idle(arena, interval->size, interval->kind);
-    if (place < 0) {
-        TSR_TRY(add_own(arena, interval->size, interval->kind, interval->label, &place));
-    }
-    const tsr_status status = wait_for(arena, stream, arena->own[place].last_use);
-    if (status != TSR_OK) {
-        add_idle(arena, place);
-        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
-    }
-    arena->own[place].is_busy = true;
-    *out = place;
-    return TSR_OK;
-}
-
-/* ---- the plan ---- */
-
-static void drop_plan(tsri_arena *arena)
-{
-    tsri_buffer_release(&arena->buffer);
-    tsri_free(&arena->last_use);
-    tsri_arena_plan_destroy(&arena->plan);
-    memset(arena->carried, 0, sizeof(arena->carried));
-}
-
-/* Take ownership of plan (also on failure) and allocate what it needs; streams are idle. */
-static tsr_status install_plan(tsri_arena *arena, tsri_arena_plan *plan)
-{
-    tsr_event *last_use = NULL;
-    tsr_status status = TSR_OK;
-    drop_plan(arena);
-    TSR_TRY_GOTO(status, tsri_alloc((size_t)plan->count, sizeof(tsr_event), &last_use),
-                 destroy_plan);
-    TSR_TRY_GOTO(status,
-                 tsri_buffer_alloc(arena->device, plan->bytes, TSRI_MEM_ACTIVATION, "step arena",
-                                   &arena->buffer),
-                 destroy_plan);
-    arena->plan = plan;
-    arena->last_use = last_use;
-    return TSR_OK;
-destroy_plan:
-    tsri_free(&last_use);
-    tsri_arena_plan_destroy(&plan);
-    return status;
-}
+/* ---- one range ---- */
 
 /* Can the newest interval of the step have its planned place? */
-static bool follows_plan(const tsri_arena *arena, const tsri_interval *interval)
+static bool agrees(const tsri_recording *r, const tsri_interval *interval)
 {
-    const tsri_arena_plan *plan = arena->plan;
-    const int n = arena->count;
+    const tsri_arena_plan *plan = r->named->plan;
+    const int n = r->count;
     if (n >= plan->count) {
         return false;
     }
@@ -267,45 +38,49 @@ static bool follows_plan(const tsri_arena *arena, const tsri_interval *interval)
         return false;
     }
     for (int i = plan->before_first[n]; i < plan->before_first[n + 1]; i++) {
-        if (plan->before[i] < n && arena->holdings[plan->before[i]].is_live) {
+        if (plan->before[i] < n && r->holdings[plan->before[i]].is_live) {
             return false;
         }
     }
     return true;
 }
 
-static tsr_status wait_for_place(tsri_arena *arena, tsr_stream *stream)
+static tsr_status wait_for_place(tsri_arena *arena, const tsri_recording *r, tsr_stream *stream)
 {
-    const tsri_arena_plan *plan = arena->plan;
-    const int n = arena->count;
+    const tsri_named_plan *named = r->named;
+    const tsri_arena_plan *plan = named->plan;
+    const int n = r->count;
     tsr_event latest[TSRI_STREAM_COUNT] = {{0}};
+    memcpy(latest, r->inside, sizeof(latest));
     for (int i = plan->before_first[n]; i < plan->before_first[n + 1]; i++) {
-        keep_latest(latest, arena->last_use[plan->before[i]]);
+        tsri_arena_keep_latest(latest, named->last_use[plan->before[i]]);
         for (int s = 0; plan->before[i] >= n && s < TSRI_STREAM_COUNT; s++) {
-            keep_latest(latest, arena->carried[s]);
+            tsri_arena_keep_latest(latest, named->carried[s]);
         }
     }
     for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
-        TSR_TRY(wait_for(arena, stream, latest[s]));
+        TSR_TRY(tsri_arena_wait_for(arena, stream, latest[s]));
     }
     return TSR_OK;
 }
 
-static void depart(tsri_arena *arena, const tsri_interval *interval)
+static void depart(tsri_arena *arena, tsri_recording *r, const tsri_interval *interval)
 {
-    const int n = arena->count;
-    const bool is_planned = n < arena->plan->count;
-    arena->has_departed = true;
+    const tsri_arena_plan *plan = r->named->plan;
+    const int n = r->count;
+    const bool is_planned = n < plan->count;
+    r->has_departed = true;
     arena->departures++;
     arena->departure_label = interval->label;
-    tsri_log(TSRI_LOG_INFO,
-             "step departs from its plan at range %d of %d: %s, %zu bytes of %s on %s, planned %zu "
-             "bytes of %s on %s; it is planned again when it ends",
-             n, arena->plan->count, interval->label == NULL ? "?" : interval->label,
-             interval->bytes, tsri_mem_name(interval->kind), tsri_stream_name(interval->stream),
-             is_planned ? arena->plan->intervals[n].bytes : 0,
-             is_planned ? tsri_mem_name(arena->plan->intervals[n].kind) : "nothing",
-             tsri_stream_name(is_planned ? arena->plan->intervals[n].stream : interval->stream));
+    tsri_log(
+        TSRI_LOG_INFO,
+        "step (%s) departs from its plan at range %d of %d: %s, %zu bytes of %s on %s, planned "
+        "%zu bytes of %s on %s; it is planned again when it ends",
+        r->named->name, n, plan->count, interval->label == NULL ? "?" : interval->label,
+        interval->bytes, tsri_mem_name(interval->kind), tsri_stream_name(interval->stream),
+        is_planned ? plan->intervals[n].bytes : 0,
+        is_planned ? tsri_mem_name(plan->intervals[n].kind) : "nothing",
+        tsri_stream_name(is_planned ? plan->intervals[n].stream : interval->stream));
 }
 
 /* ---- life ---- */
@@ -325,115 +100,136 @@ void tsri_arena_destroy(tsri_arena **arena)
         return;
     }
     tsri_arena *dying = *arena;
-    tsri_arena_step_abort(dying);
-    if (sync_streams(dying) != TSR_OK) {
+    while (dying->depth > 0) {
+        tsri_arena_step_abort(dying);
+    }
+    if (tsri_arena_sync(dying) != TSR_OK) {
         tsri_log(TSRI_LOG_WARN, "step memory freed after a failure: %s", tsr_error_message());
     }
     for (int i = 0; i < dying->own_count; i++) {
         dying->own[i].is_busy = false;
     }
-    free_idle_buffers(dying);
-    drop_plan(dying);
+    tsri_arena_free_idle(dying);
+    tsri_arena_drop_plans(dying);
     tsri_free(&dying->own);
     tsri_free(&dying->idle);
-    tsri_free(&dying->step);
-    tsri_free(&dying->holdings);
+    for (int i = 0; i < TSRI_ARENA_DEPTH; i++) {
+        tsri_free(&dying->recordings[i].step);
+        tsri_free(&dying->recordings[i].holdings);
+    }
     tsri_free(arena);
 }
 
 /* ---- steps ---- */
 
-static void forget_step(tsri_arena *arena)
+/* The innermost begins or is over; its arrays stay. */
+static void clear(tsri_arena *arena, tsri_recording *r)
 {
-    arena->generation++;
-    arena->in_step = false;
-    arena->has_departed = false;
-    arena->count = 0;
-    arena->live_count = 0;
-    arena->tick = 0;
+    *r = (tsri_recording){.step = r->step,
+                          .holdings = r->holdings,
+                          .capacity = r->capacity,
+                          .holdings_capacity = r->holdings_capacity,
+                          .generation = ++arena->generation};
 }
 
-tsr_status tsri_arena_step_begin(tsri_arena *arena)
+static void leave(tsri_arena *arena)
 {
-    if (arena->in_step) {
-        return TSR_RAISE(TSR_ERR_STATE, "step begins inside a step (%d ranges so far)",
-                         arena->count);
+    clear(arena, tsri_arena_now(arena));
+    arena->depth--;
+}
+
+tsr_status tsri_arena_step_begin(tsri_arena *arena, const char *name, int64_t number)
+{
+    tsri_recording *r = &arena->recordings[arena->depth];
+    tsr_status status = TSR_OK;
+    if (arena->depth == TSRI_ARENA_DEPTH) {
+        return TSR_RAISE(TSR_ERR_STATE, "step begins inside a step within a step");
     }
-    if (has_idle_buffers(arena)) {
-        TSR_TRY(sync_streams(arena));
-        free_idle_buffers(arena);
+    if (arena->depth == 0 && tsri_arena_has_idle(arena)) {
+        TSR_TRY(tsri_arena_sync(arena));
+        tsri_arena_free_idle(arena);
     }
-    forget_step(arena);
-    arena->in_step = true;
+    clear(arena, r);
+    r->number = number;
+    arena->depth++;
+    TSR_TRY_GOTO(status, tsri_arena_name(arena, r, name), leave_step);
     return TSR_OK;
-}
-
-void tsri_arena_name_step(tsri_arena *arena, int64_t step)
-{
-    arena->number = step;
+leave_step:
+    leave(arena);
+    return status;
 }
 
 bool tsri_arena_step(const tsri_arena *arena, int64_t *number_out)
 {
-    *number_out = arena->number;
-    return arena->in_step;
+    *number_out = arena->recordings[0].number;
+    return arena->depth > 0;
+}
+
+/* Which of the steps under way has taken mem; -1: none, it is over. */
+static int taker(const tsri_arena *arena, const tsri_mem *mem)
+{
+    int at = arena->depth - 1;
+    while (at >= 0 && arena->recordings[at].generation != mem->generation) {
+        at--;
+    }
+    return at;
 }
 
 bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem)
 {
-    return mem->buffer != NULL && mem->interval >= 0 && mem->generation != arena->generation;
+    return mem->buffer != NULL && mem->interval >= 0 && taker(arena, mem) < 0;
 }
 
-static tsr_status replan(tsri_arena *arena)
+static tsr_status check_all_released(const tsri_recording *r)
 {
-    tsri_arena_plan *plan = NULL;
-    TSR_TRY(sync_streams(arena));
-    free_idle_buffers(arena);
-    if (arena->count == 0) {
-        return TSR_OK;
-    }
-    if (arena->is_rough) {
-        TSR_TRY(tsri_arena_plan_roughly(arena->step, arena->count, &plan));
-    } else {
-        TSR_TRY(tsri_arena_plans_get(arena->shared, arena->step, arena->count, &plan));
-    }
-    TSR_TRY(install_plan(arena, plan));
-    return TSR_OK;
-}
-
-static tsr_status check_all_released(const tsri_arena *arena)
-{
-    if (arena->live_count == 0) {
+    if (r->live_count == 0) {
         return TSR_OK;
     }
     int first = 0;
-    while (!arena->holdings[first].is_live) {
+    while (!r->holdings[first].is_live) {
         first++;
     }
-    const char *label = arena->step[first].label;
+    const char *label = r->step[first].label;
     return TSR_RAISE(TSR_ERR_STATE,
-                     "step ends with %d ranges not released, the first %s (%zu "
-                     "bytes)",
-                     arena->live_count, label == NULL ? "?" : label, arena->step[first].bytes);
+                     "step ends with %d ranges not released, the first of %s \"%s\" (%zu bytes)",
+                     r->live_count, tsri_mem_name(r->step[first].kind),
+                     label == NULL      ? "?"
+                     : label[0] == '\0' ? "the root"
+                                        : label,
+                     r->step[first].bytes);
+}
+
+/* Without a plan, or having left it. */
+static tsr_status end_unplanned(tsri_arena *arena, tsri_recording *r)
+{
+    TSR_TRY(tsri_arena_sync(arena));
+    tsri_arena_free_idle(arena);
+    tsri_arena_forget_uses(arena);
+    if (r->named->plan == NULL || r->has_departed) {
+        TSR_TRY(tsri_arena_plan_again(arena, r));
+    }
+    return TSR_OK;
 }
 
 tsr_status tsri_arena_step_end(tsri_arena *arena)
 {
+    tsri_recording *r = NULL;
     tsr_status status = TSR_OK;
-    if (!arena->in_step) {
+    if (arena->depth == 0) {
         return TSR_RAISE(TSR_ERR_STATE, "step ends that did not begin");
     }
-    TSR_TRY_GOTO(status, check_all_released(arena), abort_step);
-    if (arena->plan == NULL || arena->has_departed) {
-        TSR_TRY_GOTO(status, replan(arena), abort_step);
-    } else if (arena->count < arena->plan->count) {
-        for (int i = 0; i < arena->count; i++) {
-            keep_latest(arena->carried, arena->last_use[i]);
-        }
-    } else {
-        memset(arena->carried, 0, sizeof(arena->carried));
+    r = tsri_arena_now(arena);
+    TSR_TRY_GOTO(status, check_all_released(r), abort_step);
+    if (tsri_arena_follows(arena, r)) {
+        tsri_arena_pass_on(arena, r);
+    } else if (r->named != NULL) {
+        TSR_TRY_GOTO(status, end_unplanned(arena, r), abort_step);
     }
-    forget_step(arena);
+    arena->newest = arena->depth == 1 ? r->named : arena->newest;
+    leave(arena);
+    if (arena->depth == 0) {
+        TSR_TRY(tsri_arena_fit(arena));
+    }
     return TSR_OK;
 abort_step:
     tsri_arena_step_abort(arena);
@@ -442,24 +238,22 @@ abort_step:
 
 void tsri_arena_step_abort(tsri_arena *arena)
 {
-    if (!arena->in_step) {
+    if (arena->depth == 0) {
         return;
     }
-    for (int i = 0; i < arena->count; i++) {
-        if (arena->holdings[i].is_live && arena->holdings[i].own != PLANNED) {
-            arena->own[arena->holdings[i].own].is_busy = false;
+    const tsri_recording *r = tsri_arena_now(arena);
+    for (int i = r->fixed; i < r->count; i++) {
+        if (r->holdings[i].is_live && r->holdings[i].own != TSRI_PLANNED) {
+            arena->own[r->holdings[i].own].is_busy = false;
         }
     }
     /* Where abandoned ranges were used is unknown: all streams must be done before any reuse. */
-    if (sync_streams(arena) != TSR_OK) {
+    if (tsri_arena_sync(arena) != TSR_OK) {
         tsri_log(TSRI_LOG_WARN, "step abandoned after a failure: %s", tsr_error_message());
     }
-    free_idle_buffers(arena);
-    if (arena->plan != NULL) {
-        memset(arena->last_use, 0, (size_t)arena->plan->count * sizeof(tsr_event));
-        memset(arena->carried, 0, sizeof(arena->carried));
-    }
-    forget_step(arena);
+    tsri_arena_free_idle(arena);
+    tsri_arena_forget_uses(arena);
+    leave(arena);
 }
 
 /* ---- ranges ---- */
@@ -467,30 +261,31 @@ void tsri_arena_step_abort(tsri_arena *arena)
 static tsr_status acquire_in_step(tsri_arena *arena, tsri_interval *interval, tsr_stream *stream,
                                   tsri_mem *mem)
 {
-    const int n = arena->count;
-    holding held = {.own = PLANNED, .is_live = true};
-    TSR_TRY(tsri_grow(&arena->step, &arena->capacity, n + 1, sizeof(tsri_interval)));
-    TSR_TRY(tsri_grow(&arena->holdings, &arena->holdings_capacity, n + 1, sizeof(holding)));
-    if (arena->plan != NULL && !arena->has_departed && !follows_plan(arena, interval)) {
-        depart(arena, interval);
+    tsri_recording *r = tsri_arena_now(arena);
+    const int n = r->count;
+    tsri_holding held = {.own = TSRI_PLANNED, .is_live = true};
+    TSR_TRY(tsri_grow(&r->step, &r->capacity, n + 1, sizeof(tsri_interval)));
+    TSR_TRY(tsri_grow(&r->holdings, &r->holdings_capacity, n + 1, sizeof(tsri_holding)));
+    if (tsri_arena_follows(arena, r) && !agrees(r, interval)) {
+        depart(arena, r, interval);
     }
-    if (arena->plan != NULL && !arena->has_departed) {
-        TSR_TRY(wait_for_place(arena, stream));
+    if (tsri_arena_follows(arena, r)) {
+        TSR_TRY(wait_for_place(arena, r, stream));
         mem->buffer = arena->buffer;
-        mem->offset = arena->plan->intervals[n].offset;
+        mem->offset = r->named->plan->intervals[n].offset;
     } else {
-        TSR_TRY(take_own(arena, interval, stream, &held.own));
+        TSR_TRY(tsri_arena_take_own(arena, interval, stream, &held.own));
         mem->buffer = arena->own[held.own].buffer;
         mem->offset = 0;
     }
-    interval->birth = arena->tick++;
-    arena->step[n] = *interval;
-    arena->holdings[n] = held;
+    interval->birth = r->tick++;
+    r->step[n] = *interval;
+    r->holdings[n] = held;
     mem->interval = n;
-    mem->generation = arena->generation;
-    mem->step = arena->number;
-    arena->count++;
-    arena->live_count++;
+    mem->generation = r->generation;
+    mem->step = r->number;
+    r->count++;
+    r->live_count++;
     return TSR_OK;
 }
 
@@ -524,12 +319,12 @@ tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kin
                               .kind = kind,
                               .stream = stream->kind,
                               .label = label};
-    see_stream(arena, stream);
-    if (arena->in_step) {
+    tsri_arena_see_stream(arena, stream);
+    if (arena->depth > 0) {
         TSR_TRY(acquire_in_step(arena, &interval, stream, &mem));
     } else {
         int own = 0;
-        TSR_TRY(take_own(arena, &interval, stream, &own));
+        TSR_TRY(tsri_arena_take_own(arena, &interval, stream, &own));
         mem.buffer = arena->own[own].buffer;
         mem.interval = NOT_THE_ARENAS - 1 - own;
     }
@@ -540,64 +335,66 @@ tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kin
     return TSR_OK;
 }
 
-static void give_own_back(tsri_arena *arena, int own, tsr_event last_use)
-{
-    arena->own[own].last_use = last_use;
-    arena->own[own].is_busy = false;
-    add_idle(arena, own);
-}
-
 void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use)
 {
     const int n = mem->interval;
+    const int at = taker(arena, mem);
     /* A range that step_abort dropped before its holder came to release it. */
-    const bool is_empty =
-        mem->buffer == NULL || n == NOT_THE_ARENAS || tsri_arena_is_stale(arena, mem);
+    const bool is_empty = mem->buffer == NULL || n == NOT_THE_ARENAS || (n >= 0 && at < 0);
+    tsri_recording *r = at >= 0 ? &arena->recordings[at] : NULL;
     *mem = (tsri_mem){.interval = NOT_THE_ARENAS};
     if (is_empty) {
         return;
     }
-    see_stream(arena, last_use.stream);
+    tsri_arena_see_stream(arena, last_use.stream);
     if (n < 0) {
         const int own = NOT_THE_ARENAS - 1 - n;
         if (own < arena->own_count && arena->own[own].is_busy) {
-            give_own_back(arena, own, last_use);
+            tsri_arena_give_own(arena, own, last_use);
         }
         return;
     }
-    if (!arena->in_step || n >= arena->count || !arena->holdings[n].is_live) {
+    if (r == NULL || n >= r->count || !r->holdings[n].is_live) {
         return;
     }
-    arena->holdings[n].is_live = false;
-    arena->step[n].death = arena->tick++;
-    arena->live_count--;
-    if (arena->holdings[n].own == PLANNED) {
-        arena->last_use[n] = last_use;
+    r->holdings[n].is_live = false;
+    r->step[n].death = r->tick++;
+    r->live_count--;
+    if (r->holdings[n].own == TSRI_PLANNED) {
+        r->named->last_use[n] = last_use;
     } else {
-        give_own_back(arena, arena->holdings[n].own, last_use);
+        tsri_arena_give_own(arena, r->holdings[n].own, last_use);
     }
 }
 
 /* ---- facts and adoption ---- */
 
+/* Of steps by themselves, the one that ended last. */
+static const tsri_arena_plan *newest_plan(const tsri_arena *arena)
+{
+    return arena->newest != NULL ? arena->newest->plan : NULL;
+}
+
 void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out)
 {
+    const tsri_arena_plan *plan = newest_plan(arena);
     *out = (tsri_arena_stats){.departures = arena->departures,
+                              .plans_made = arena->plans_made,
                               .departure_label = arena->departure_label};
-    if (arena->plan == NULL) {
+    if (plan == NULL) {
         return;
     }
-    out->planned_bytes = arena->plan->bytes;
-    out->live_peak_bytes = arena->plan->live_peak_bytes;
-    memcpy(out->kind_at_peak, arena->plan->kind_at_peak, sizeof(out->kind_at_peak));
-    memcpy(out->kind_peak, arena->plan->kind_peak, sizeof(out->kind_peak));
-    out->peak_label = arena->plan->peak_label;
-    out->interval_count = arena->plan->count;
+    out->planned_bytes = arena->buffer->bytes;
+    out->live_peak_bytes = plan->live_peak_bytes;
+    memcpy(out->kind_at_peak, plan->kind_at_peak, sizeof(out->kind_at_peak));
+    memcpy(out->kind_peak, plan->kind_peak, sizeof(out->kind_peak));
+    out->peak_label = plan->peak_label;
+    out->interval_count = plan->count;
 }
 
 size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t bytes)
 {
-    const tsri_arena_plan *plan = arena->plan;
+    const tsri_arena_plan *plan = newest_plan(arena);
     size_t sum = 0;
     for (int i = 0; plan != NULL && i < plan->count; i++) {
         const tsri_interval *interval = &plan->intervals[i];
@@ -611,7 +408,7 @@ size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t
 
 int tsri_arena_moment(const tsri_arena *arena)
 {
-    return arena->count;
+    return arena->recordings[0].count;
 }
 
 /* Bytes of kinds alive when interval at of the plan is born, with it. */
@@ -630,9 +427,10 @@ static size_t alive_at(const tsri_arena_plan *plan, unsigned kinds, int at)
 
 size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int first, int end)
 {
+    const tsri_arena_plan *plan = newest_plan(arena);
     size_t peak = 0;
-    for (int at = first; arena->plan != NULL && at < end && at < arena->plan->count; at++) {
-        const size_t bytes = alive_at(arena->plan, kinds, at);
+    for (int at = first; plan != NULL && at < end && at < plan->count; at++) {
+        const size_t bytes = alive_at(plan, kinds, at);
         peak = bytes > peak ? bytes : peak;
     }
     return peak;
@@ -641,14 +439,14 @@ size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int firs
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from)
 {
     tsri_arena_plan *plan = NULL;
-    if (arena->in_step || from->plan == NULL) {
+    if (arena->depth > 0 || newest_plan(from) == NULL) {
         return TSR_RAISE(TSR_ERR_STATE, "plan adopted %s",
-                         arena->in_step ? "inside a step" : "from an arena that has none");
+                         arena->depth > 0 ? "inside a step" : "from an arena that has none");
     }
-    TSR_TRY(sync_streams(arena));
-    free_idle_buffers(arena);
-    TSR_TRY(tsri_arena_plan_copy(from->plan, &plan));
-    TSR_TRY(install_plan(arena, plan));
+    TSR_TRY(tsri_arena_sync(arena));
+    tsri_arena_free_idle(arena);
+    TSR_TRY(tsri_arena_plan_copy(newest_plan(from), &plan));
+    TSR_TRY(tsri_arena_install(arena, from->newest->name, plan));
     return TSR_OK;
 }
 

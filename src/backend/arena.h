@@ -17,6 +17,9 @@
  * recorded becomes the plan. A step that ends before the plan does has not departed. Outside steps
  * ranges are buffers of their own too, kept for reuse until the next step begins.
  *
+ * There is a plan for each name of steps, such as "train" and "eval", all over one memory as large
+ * as the largest needs. A step may stand within another; it then takes what that one does not hold.
+ *
  * Whoever takes memory over waits for its last use. So a holder whose last use lags behind (a
  * reduction) releases late in host order where it does not want the next taker to wait.
  *
@@ -35,7 +38,7 @@ typedef struct tsri_mem {
     tsr_buffer *buffer;
     size_t offset, bytes;
     int interval; /* index within the step; -1: not the arena's; below: taken outside a step */
-    uint64_t generation; /* of the arena when it was taken */
+    uint64_t generation; /* of the step in which it was taken: no other one has it */
     int64_t step;        /* number of the step in which it was taken */
 } tsri_mem;
 
@@ -43,18 +46,18 @@ tsr_status tsri_arena_create(tsr_device *device, tsri_arena **out);
 /** Blocks until the streams it has seen are done; destroy it before them. */
 void tsri_arena_destroy(tsri_arena **arena);
 
-tsr_status tsri_arena_step_begin(tsri_arena *arena);
-/** The number by which people know the step under way. */
-void tsri_arena_name_step(tsri_arena *arena, int64_t step);
-/** True within a step, of that number. */
+/** Begin a step that follows the plan called name (static), by itself or within the one under way.
+ *  number: by which people know it. */
+tsr_status tsri_arena_step_begin(tsri_arena *arena, const char *name, int64_t number);
+/** True within a step; the number of the outermost. */
 bool tsri_arena_step(const tsri_arena *arena, int64_t *number_out);
 /** True of a range of a step that is over: its memory is somebody else's. */
 bool tsri_arena_is_stale(const tsri_arena *arena, const tsri_mem *mem);
-/** Everything acquired must be released, else TSR_ERR_STATE and the step is abandoned. Makes or
- *  remakes the plan where needed (then it Blocks: buffers are freed). */
+/** End the innermost step. Everything acquired in it must be released, else TSR_ERR_STATE and it is
+ *  abandoned. Makes or remakes the plan where needed (then it Blocks: buffers are freed). */
 tsr_status tsri_arena_step_end(tsri_arena *arena);
-/** Abandon a failed step: drop all ranges without a plan; a later release of them does nothing.
- *  Blocks. */
+/** Abandon the innermost step, which failed: drop its ranges without a plan; a later release of
+ *  them does nothing. Blocks. */
 void tsri_arena_step_abort(tsri_arena *arena);
 
 /** A range of bytes for use on stream, contents unspecified, 256-byte aligned. label long-lived. */
@@ -63,29 +66,30 @@ tsr_status tsri_arena_acquire(tsri_arena *arena, size_t bytes, tsri_mem_kind kin
 /** Give a range back; last_use: the point after which its memory may be taken over. Resets *mem. */
 void tsri_arena_release(tsri_arena *arena, tsri_mem *mem, tsr_event last_use);
 
-/** Facts about the plan. */
+/** Facts about the plan of the step by itself that ended last. */
 typedef struct tsri_arena_stats {
-    size_t planned_bytes;                /* size of the plan's one buffer; 0: no plan */
+    size_t planned_bytes;                /* size of the one buffer of all plans; 0: no plan */
     size_t live_peak_bytes;              /* largest sum of live intervals: the lower bound */
     size_t kind_at_peak[TSRI_MEM_COUNT]; /* live bytes by kind at that moment */
     size_t kind_peak[TSRI_MEM_COUNT];    /* most live bytes of each kind by itself */
     const char *peak_label;              /* label of the acquire that reached the peak */
     int interval_count;
-    int departures;              /* steps that left the plan so far */
+    int plans_made;              /* so far, for all names */
+    int departures;              /* steps that left their plan so far */
     const char *departure_label; /* of the acquire that left it last */
 } tsri_arena_stats;
 void tsri_arena_get_stats(const tsri_arena *arena, tsri_arena_stats *out);
 
 /** Bytes of the ranges of kind, each asked for with exactly `bytes`, that are live at the peak. */
 size_t tsri_arena_peak_bytes(const tsri_arena *arena, tsri_mem_kind kind, size_t bytes);
-/** Ranges acquired so far in the step under way: a moment in it. */
+/** Ranges acquired so far in the outermost step under way: a moment in it. */
 int tsri_arena_moment(const tsri_arena *arena);
 /** Most bytes of the plan's intervals of kinds (bit 1 << kind) that were alive together at a moment
  *  from first until before end. */
 size_t tsri_arena_peak_between(const tsri_arena *arena, unsigned kinds, int first, int end);
 
-/** Allocate now what from's plan needs, and replay it from the next step on. Not inside a step.
- *  TSR_ERR_STATE if from has no plan. Blocks. */
+/** Allocate now what from's newest plan needs, and replay it in steps of its name. Not inside a
+ * step. TSR_ERR_STATE if from has no plan. Blocks. */
 tsr_status tsri_arena_adopt(tsri_arena *arena, const tsri_arena *from);
 
 /** Plans made so far for ranks of one program. Ranks whose steps are alike need not plan again:

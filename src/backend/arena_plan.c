@@ -10,7 +10,10 @@
  * Placing is quadratic in the number of intervals (by birth: in that of live ones). Above
  * MAX_QUADRATIC intervals the orders behind the first are not tried, but the second one is up to
  * MAX_WASTEFUL where the first wastes more than MUCH of the bound: about a second. The rounds share
- * CLIMB_WORK pairs, about a quarter of a second. A rough plan is the better of the first two. */
+ * CLIMB_WORK pairs, about a quarter of a second. A rough plan is the better of the first two.
+ *
+ * Intervals that are fixed come first, keep their offsets, and are alive all the time: the others
+ * are placed around them. */
 #include "backend/arena_priv.h"
 
 #include "base/base.h"
@@ -46,7 +49,7 @@ typedef struct placed {
 
 typedef struct work {
     const tsri_interval *intervals;
-    int count;
+    int count, fixed;
     sort_key *keys;
     int *order;
     placed *placed;
@@ -149,15 +152,35 @@ static void insert_placed(placed *list, int count, const placed *added)
     list[low] = *added;
 }
 
+/* Returns how many are placed. */
+static int place_fixed(work *w, size_t *bytes_out)
+{
+    int count = 0;
+    *bytes_out = 0;
+    for (int i = 0; i < w->fixed; i++) {
+        const tsri_interval *interval = &w->intervals[i];
+        const placed added = {interval->offset, interval->offset + interval->size, interval->birth,
+                              interval->death};
+        w->offset[i] = interval->offset;
+        if (interval->size > 0) {
+            insert_placed(w->placed, count++, &added);
+            *bytes_out = added.end > *bytes_out ? added.end : *bytes_out;
+        }
+    }
+    return count;
+}
+
 /* Fill offset in the current order; returns the index of the interval at the top, or -1. */
 static int place_all(work *w, bool by_birth, size_t *bytes_out)
 {
-    int count = 0;
+    int count = place_fixed(w, bytes_out);
     int top = -1;
-    *bytes_out = 0;
     for (int i = 0; i < w->count; i++) {
         const int index = w->order[i];
         const tsri_interval *interval = &w->intervals[index];
+        if (index < w->fixed) {
+            continue;
+        }
         w->offset[index] = 0;
         if (interval->size == 0) {
             continue;
@@ -244,7 +267,7 @@ static void search(work *w, size_t bound, bool is_rough)
 
 static tsr_status place(tsri_arena_plan *plan, bool is_rough)
 {
-    work w = {.intervals = plan->intervals, .count = plan->count};
+    work w = {.intervals = plan->intervals, .count = plan->count, .fixed = plan->fixed};
     const size_t count = (size_t)plan->count;
     tsr_status status = TSR_OK;
     TSR_TRY_GOTO(status, tsri_alloc(count, sizeof(sort_key), &w.keys), free_work);
@@ -428,7 +451,7 @@ free_map:
 
 /* ---- the plan ---- */
 
-static tsr_status create(const tsri_interval *intervals, int count, bool is_rough,
+static tsr_status create(const tsri_interval *intervals, int fixed, int count, bool is_rough,
                          tsri_arena_plan **out)
 {
     tsri_arena_plan *plan = NULL;
@@ -438,6 +461,7 @@ static tsr_status create(const tsri_interval *intervals, int count, bool is_roug
                  destroy_plan);
     memcpy(plan->intervals, intervals, (size_t)count * sizeof(tsri_interval));
     plan->count = count;
+    plan->fixed = fixed;
     TSR_TRY_GOTO(status, find_peak(plan), destroy_plan);
     TSR_TRY_GOTO(status, place(plan, is_rough), destroy_plan);
     TSR_TRY_GOTO(status, find_before(plan), destroy_plan);
@@ -450,13 +474,20 @@ destroy_plan:
 
 tsr_status tsri_arena_plan_create(const tsri_interval *intervals, int count, tsri_arena_plan **out)
 {
-    TSR_TRY(create(intervals, count, false, out));
+    TSR_TRY(create(intervals, 0, count, false, out));
+    return TSR_OK;
+}
+
+tsr_status tsri_arena_plan_around(const tsri_interval *intervals, int fixed, int count,
+                                  tsri_arena_plan **out)
+{
+    TSR_TRY(create(intervals, fixed, count, false, out));
     return TSR_OK;
 }
 
 tsr_status tsri_arena_plan_roughly(const tsri_interval *intervals, int count, tsri_arena_plan **out)
 {
-    TSR_TRY(create(intervals, count, true, out));
+    TSR_TRY(create(intervals, 0, count, true, out));
     return TSR_OK;
 }
 

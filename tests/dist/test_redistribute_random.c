@@ -181,7 +181,7 @@ static void check_rounds(chance *c, const tsr_pieces_job *job)
 
         /* Twice in the arena: recorded, then in planned memory that holds old bytes. */
         for (int step = 0; step < 2; step++) {
-            CHECK_OK(tsri_arena_step_begin(arena));
+            CHECK_OK(tsri_arena_step_begin(arena, "train", 0));
             held = round_trip(job, &from, &to, dtype, false) && held;
             CHECK_OK(tsri_arena_step_end(arena));
         }

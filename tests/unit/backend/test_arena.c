@@ -11,132 +11,36 @@
 
 #include <string.h>
 
+#include "support/arena_rig.h"
 #include "support/tsr_test.h"
-
-enum {
-    STREAMS = 3,
-    MAX_LIVE = 24
-};
-
-typedef struct fixture {
-    tsr_device *device;
-    tsr_stream *streams[STREAMS]; /* compute, gather, reduce */
-    tsri_arena *arena;
-} fixture;
-
-static tsr_status open_all(fixture *f, bool ledger)
-{
-    const tsri_recorder_options recorder = {.ledger = ledger, .race_check = true};
-    memset(f, 0, sizeof(*f));
-    TSR_TRY(tsri_device_open(&tsri_backend_sim, NULL, &f->device));
-    TSR_TRY(tsri_recorder_attach(f->device, &recorder));
-    for (int s = 0; s < STREAMS; s++) {
-        TSR_TRY(tsri_stream_open(f->device, (tsri_stream_kind)s, &f->streams[s]));
-    }
-    TSR_TRY(tsri_arena_create(f->device, &f->arena));
-    return TSR_OK;
-}
-
-/* Memory that was released is gone, and nothing was freed under work in flight. */
-static void close_all(fixture *f)
-{
-    if (f->device != NULL) {
-        tsri_arena_destroy(&f->arena);
-        CHECK_EQ(f->device->bytes_now, 0);
-        CHECK_EQ(tsri_recorder_race_count(f->device), 0);
-    }
-    for (int s = 0; s < STREAMS; s++) {
-        tsri_stream_close(&f->streams[s]);
-    }
-    tsri_device_close(&f->device);
-}
-
-static tsr_status touch(tsr_stream *stream, const tsri_mem *mem, bool is_write)
-{
-    const tsrk_zero args = {.bytes = 0};
-    tsri_call call = {.stream = stream, .label = "touch"};
-    if (is_write) {
-        (void)tsri_arg_out(&call, mem->buffer, mem->offset, mem->bytes);
-    } else {
-        (void)tsri_arg_in(&call, mem->buffer, mem->offset, mem->bytes);
-    }
-    TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
-    return TSR_OK;
-}
-
-/* Acquire on stream and write there. */
-static tsr_status take(fixture *f, int stream, size_t bytes, tsri_mem *out)
-{
-    TSR_TRY(tsri_arena_acquire(f->arena, bytes, TSRI_MEM_ACTIVATION, "x", f->streams[stream], out));
-    TSR_TRY(touch(f->streams[stream], out, true));
-    return TSR_OK;
-}
-
-/* Read on another stream after the writer's event, and release there. */
-static tsr_status give(fixture *f, int writer, int reader, tsri_mem *mem)
-{
-    TSR_TRY(tsri_stream_wait(f->streams[reader], tsri_event_record(f->streams[writer])));
-    TSR_TRY(touch(f->streams[reader], mem, false));
-    tsri_arena_release(f->arena, mem, tsri_event_record(f->streams[reader]));
-    return TSR_OK;
-}
 
 /* ---- random steps ---- */
 
-typedef struct held {
-    tsri_mem mem;
-    int stream;
-} held;
-
-static bool shares(const tsri_mem *x, const tsri_mem *y)
-{
-    return x->buffer == y->buffer && x->offset < y->offset + y->bytes &&
-           y->offset < x->offset + x->bytes;
-}
-
-static tsr_status add_range(fixture *f, held *live, int *count, uint64_t key, uint64_t *draw)
-{
-    held *added = &live[*count];
-    const uint32_t word = tsri_rng_word(key, (*draw)++);
-    added->stream = (int)(word % STREAMS);
-    TSR_TRY(take(f, added->stream, word / 16 % 11 == 0 ? 0 : word / 256 % 5000, &added->mem));
-    for (int i = 0; i < *count; i++) {
-        if (shares(&live[i].mem, &added->mem)) {
-            return TSR_RAISE(TSR_ERR_INTERNAL, "ranges %d and %d share bytes", live[i].mem.interval,
-                             added->mem.interval);
-        }
-    }
-    if (added->mem.offset % 256 != 0 ||
-        added->mem.offset + added->mem.bytes > added->mem.buffer->bytes) {
-        return TSR_RAISE(TSR_ERR_INTERNAL, "range at %zu", added->mem.offset);
-    }
-    (*count)++;
-    return TSR_OK;
-}
-
 /* The steps of one key are the same; length cuts them short, extra adds a range at the end. */
-static tsr_status random_step(fixture *f, uint64_t key, int length, bool extra)
+static tsr_status random_step(arena_rig *f, uint64_t key, int length, bool extra)
 {
-    held live[MAX_LIVE + 1];
+    arena_held live[ARENA_MAX_LIVE + 1];
     int count = 0;
     uint64_t draw = 0;
-    TSR_TRY(tsri_arena_step_begin(f->arena));
+    TSR_TRY(tsri_arena_step_begin(f->arena, "train", 0));
     for (int i = 0; i < length; i++) {
         const uint32_t word = tsri_rng_word(key, draw++);
-        if (count < MAX_LIVE && (count == 0 || word % 5 < 3)) {
-            TSR_TRY(add_range(f, live, &count, key, &draw));
+        if (count < ARENA_MAX_LIVE && (count == 0 || word % 5 < 3)) {
+            TSR_TRY(arena_rig_add(f, live, &count, key, &draw));
             continue;
         }
         const int at = (int)(word / 8 % (uint32_t)count);
-        TSR_TRY(give(f, live[at].stream, (int)(word / 512 % STREAMS), &live[at].mem));
+        TSR_TRY(
+            arena_rig_give(f, live[at].stream, (int)(word / 512 % ARENA_STREAMS), &live[at].mem));
         live[at] = live[--count];
     }
     if (extra) {
-        TSR_TRY(add_range(f, live, &count, key, &draw));
+        TSR_TRY(arena_rig_add(f, live, &count, key, &draw));
     }
     while (count > 0) {
         count--;
-        TSR_TRY(give(f, live[count].stream, (live[count].stream + 1) % STREAMS, &live[count].mem));
+        TSR_TRY(arena_rig_give(f, live[count].stream, (live[count].stream + 1) % ARENA_STREAMS,
+                               &live[count].mem));
     }
     TSR_TRY(tsri_arena_step_end(f->arena));
     return TSR_OK;
@@ -145,9 +49,9 @@ static tsr_status random_step(fixture *f, uint64_t key, int length, bool extra)
 static void test_random_steps_are_free_of_races(void)
 {
     for (uint64_t key = 1; key <= 25; key++) {
-        fixture f;
+        arena_rig f;
         tsri_arena_stats stats;
-        REQUIRE_OK(open_all(&f, false));
+        REQUIRE_OK(arena_rig_open(&f, false));
         CHECK_OK(random_step(&f, key, 150, false));
         tsri_arena_get_stats(f.arena, &stats);
         const size_t planned = stats.planned_bytes;
@@ -172,7 +76,7 @@ static void test_random_steps_are_free_of_races(void)
         CHECK_OK(random_step(&f, key, 150, false));
         tsri_arena_get_stats(f.arena, &stats);
         CHECK_EQ(stats.departures, 2);
-        close_all(&f);
+        arena_rig_close(&f);
     }
 }
 
@@ -180,15 +84,15 @@ static void test_random_steps_are_free_of_races(void)
 
 static void test_replay_gives_the_same_places_and_allocates_nothing(void)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem first[3] = {{.interval = -1}};
     tsri_mem mem[3];
     int count = 0;
-    REQUIRE_OK(open_all(&f, true));
+    REQUIRE_OK(arena_rig_open(&f, true));
     for (int step = 0; step < 4; step++) {
-        CHECK_OK(tsri_arena_step_begin(f.arena));
-        CHECK_OK(take(&f, 0, 1000, &mem[0]));
-        CHECK_OK(take(&f, 0, 300, &mem[1]));
+        CHECK_OK(tsri_arena_step_begin(f.arena, "train", 0));
+        CHECK_OK(arena_rig_take(&f, 0, 1000, &mem[0]));
+        CHECK_OK(arena_rig_take(&f, 0, 300, &mem[1]));
         if (step == 1) {
             memcpy(first, mem, sizeof(first));
             tsri_recorder_clear(f.device);
@@ -197,11 +101,11 @@ static void test_replay_gives_the_same_places_and_allocates_nothing(void)
             CHECK(mem[0].buffer == first[0].buffer && mem[0].offset == first[0].offset);
             CHECK(mem[1].buffer == first[1].buffer && mem[1].offset == first[1].offset);
         }
-        CHECK_OK(give(&f, 0, 0, &mem[0]));
-        CHECK_OK(take(&f, 0, 1000, &mem[2]));
+        CHECK_OK(arena_rig_give(&f, 0, 0, &mem[0]));
+        CHECK_OK(arena_rig_take(&f, 0, 1000, &mem[2]));
         CHECK(step == 0 || (mem[2].offset == first[0].offset && mem[2].interval == 2));
-        CHECK_OK(give(&f, 0, 0, &mem[1]));
-        CHECK_OK(give(&f, 0, 0, &mem[2]));
+        CHECK_OK(arena_rig_give(&f, 0, 0, &mem[1]));
+        CHECK_OK(arena_rig_give(&f, 0, 0, &mem[2]));
         CHECK_OK(tsri_arena_step_end(f.arena));
     }
     const tsri_entry *entries = tsri_recorder_entries(f.device, &count);
@@ -215,21 +119,21 @@ static void test_replay_gives_the_same_places_and_allocates_nothing(void)
     CHECK_EQ(stats.kind_at_peak[TSRI_MEM_ACTIVATION], 1024 + 512);
     CHECK_EQ(stats.interval_count, 3);
     CHECK_STR(stats.peak_label, "x");
-    close_all(&f);
+    arena_rig_close(&f);
 }
 
 static void test_takers_wait_for_the_last_use(void)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem mem;
-    REQUIRE_OK(open_all(&f, true));
+    REQUIRE_OK(arena_rig_open(&f, true));
     for (int step = 0; step < 3; step++) {
         int count = 0;
         tsri_recorder_clear(f.device);
-        REQUIRE_OK(tsri_arena_step_begin(f.arena));
+        REQUIRE_OK(tsri_arena_step_begin(f.arena, "train", 0));
         for (int i = 0; i < 2; i++) {
-            REQUIRE_OK(take(&f, 1, 4096, &mem)); /* gather writes, compute reads */
-            REQUIRE_OK(give(&f, 1, 0, &mem));
+            REQUIRE_OK(arena_rig_take(&f, 1, 4096, &mem)); /* gather writes, compute reads */
+            REQUIRE_OK(arena_rig_give(&f, 1, 0, &mem));
         }
         REQUIRE_OK(tsri_arena_step_end(f.arena));
         if (step == 0) {
@@ -245,30 +149,30 @@ static void test_takers_wait_for_the_last_use(void)
         }
         CHECK_EQ(waits, step == 1 ? 1 : 2);
     }
-    close_all(&f);
+    arena_rig_close(&f);
 }
 
 /* Without the arena's waits the race check objects: every wait is needed. */
 static tsr_status three_steps(int drop_wait, int *waits_out)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem mem;
     const tsri_recorder_options recorder = {.race_check = true, .drop_wait = drop_wait};
-    tsr_status status = open_all(&f, false);
+    tsr_status status = arena_rig_open(&f, false);
     if (status == TSR_OK) {
         status = tsri_recorder_attach(f.device, &recorder);
     }
     for (int step = 0; step < 3 && status == TSR_OK; step++) {
-        status = tsri_arena_step_begin(f.arena);
+        status = tsri_arena_step_begin(f.arena, "train", 0);
         for (int i = 0; i < 3 && status == TSR_OK; i++) {
-            status = take(&f, 1, 4096, &mem);
-            status = status == TSR_OK ? give(&f, 1, 0, &mem) : status;
+            status = arena_rig_take(&f, 1, 4096, &mem);
+            status = status == TSR_OK ? arena_rig_give(&f, 1, 0, &mem) : status;
         }
         status = status == TSR_OK ? tsri_arena_step_end(f.arena) : status;
     }
     *waits_out = tsri_recorder_wait_count(f.device);
     tsri_recorder_detach(f.device);
-    close_all(&f);
+    arena_rig_close(&f);
     return status;
 }
 
@@ -287,16 +191,16 @@ static void test_dropped_waits_are_found(void)
 /* On a device that scribbles, a range is written when it is acquired, before and with a plan. */
 static void test_ranges_are_scribbled_on(void)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem mem;
     tsri_mem none;
-    REQUIRE_OK(open_all(&f, true));
+    REQUIRE_OK(arena_rig_open(&f, true));
     for (int step = 0; step < 4; step++) { /* the first makes the plan */
         int count = 0;
         int writes = 0;
         f.device->scribbles = step % 2 == 1;
         tsri_recorder_clear(f.device);
-        REQUIRE_OK(tsri_arena_step_begin(f.arena));
+        REQUIRE_OK(tsri_arena_step_begin(f.arena, "train", 0));
         REQUIRE_OK(tsri_arena_acquire(f.arena, 1000, TSRI_MEM_WORKSPACE, "r", f.streams[1], &mem));
         REQUIRE_OK(tsri_arena_acquire(f.arena, 0, TSRI_MEM_WORKSPACE, "r", f.streams[1], &none));
         const tsri_entry *e = tsri_recorder_entries(f.device, &count);
@@ -309,31 +213,31 @@ static void test_ranges_are_scribbled_on(void)
         tsri_arena_release(f.arena, &none, tsri_event_record(f.streams[1]));
         REQUIRE_OK(tsri_arena_step_end(f.arena));
     }
-    close_all(&f);
+    arena_rig_close(&f);
 }
 
 /* ---- departures ---- */
 
-static tsr_status two_ranges(fixture *f, size_t bytes, tsri_mem_kind kind, int stream,
+static tsr_status two_ranges(arena_rig *f, size_t bytes, tsri_mem_kind kind, int stream,
                              bool release_late)
 {
     tsri_mem a;
     tsri_mem b;
     tsr_stream *s = f->streams[stream];
-    TSR_TRY(tsri_arena_step_begin(f->arena));
-    TSR_TRY(take(f, 0, 512, &a));
+    TSR_TRY(tsri_arena_step_begin(f->arena, "train", 0));
+    TSR_TRY(arena_rig_take(f, 0, 512, &a));
     if (!release_late) {
-        TSR_TRY(give(f, 0, 0, &a));
+        TSR_TRY(arena_rig_give(f, 0, 0, &a));
     }
     TSR_TRY(tsri_arena_acquire(f->arena, bytes, kind, "second", s, &b));
-    TSR_TRY(touch(s, &b, true));
+    TSR_TRY(arena_rig_touch(s, &b, true));
     if (release_late) {
-        if (shares(&a, &b)) {
+        if (arena_rig_shares(&a, &b)) {
             return TSR_RAISE(TSR_ERR_INTERNAL, "live ranges share bytes at %zu", a.offset);
         }
-        TSR_TRY(give(f, 0, 0, &a));
+        TSR_TRY(arena_rig_give(f, 0, 0, &a));
     }
-    TSR_TRY(give(f, stream, stream, &b));
+    TSR_TRY(arena_rig_give(f, stream, stream, &b));
     TSR_TRY(tsri_arena_step_end(f->arena));
     return TSR_OK;
 }
@@ -353,9 +257,9 @@ static void test_departures(void)
         {512, TSRI_MEM_ACTIVATION, 0, true, 1024},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        fixture f;
+        arena_rig f;
         tsri_arena_stats stats;
-        REQUIRE_OK(open_all(&f, false));
+        REQUIRE_OK(arena_rig_open(&f, false));
         REQUIRE_OK(two_ranges(&f, 512, TSRI_MEM_ACTIVATION, 0, false));
         REQUIRE_OK(two_ranges(&f, 512, TSRI_MEM_ACTIVATION, 0, false));
         tsri_arena_get_stats(f.arena, &stats);
@@ -371,7 +275,7 @@ static void test_departures(void)
             CHECK_EQ(stats.planned_bytes, cases[i].planned);
             CHECK_EQ(f.device->bytes_now, cases[i].planned);
         }
-        close_all(&f);
+        arena_rig_close(&f);
     }
 }
 
@@ -379,21 +283,23 @@ static void test_departures(void)
 
 static void test_states(void)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem mem;
     tsri_mem outside;
     tsri_arena_stats stats;
-    REQUIRE_OK(open_all(&f, false));
+    REQUIRE_OK(arena_rig_open(&f, false));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_end(f.arena));
     CHECK_STATUS(TSR_ERR_INVALID,
                  tsri_arena_acquire(f.arena, 1, TSRI_MEM_COUNT, "x", f.streams[0], &mem));
     CHECK_STATUS(TSR_ERR_INVALID, tsri_arena_acquire(f.arena, 1, TSRI_MEM_OTHER, "x", NULL, &mem));
     CHECK_STATUS(TSR_ERR_INVALID,
                  tsri_arena_acquire(f.arena, SIZE_MAX, TSRI_MEM_OTHER, "x", f.streams[0], &mem));
-    CHECK_OK(tsri_arena_step_begin(f.arena));
-    CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_begin(f.arena));
+    CHECK_OK(tsri_arena_step_begin(f.arena, "train", 0));
+    CHECK_OK(tsri_arena_step_begin(f.arena, "eval", 0)); /* within, and nothing within that */
+    CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_begin(f.arena, "train", 0));
+    CHECK_OK(tsri_arena_step_end(f.arena));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_adopt(f.arena, f.arena));
-    CHECK_OK(take(&f, 0, 100, &mem));
+    CHECK_OK(arena_rig_take(&f, 0, 100, &mem));
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_end(f.arena));
     tsri_arena_get_stats(f.arena, &stats);
     CHECK_EQ(stats.planned_bytes, 0);
@@ -406,55 +312,55 @@ static void test_states(void)
 
     /* Outside steps ranges are buffers of their own, reused after their last use, and may live
      * across steps. */
-    CHECK_OK(take(&f, 0, 700, &outside));
-    CHECK_OK(take(&f, 0, 700, &mem));
+    CHECK_OK(arena_rig_take(&f, 0, 700, &outside));
+    CHECK_OK(arena_rig_take(&f, 0, 700, &mem));
     CHECK(mem.buffer != outside.buffer);
     const tsr_buffer *before = mem.buffer;
-    CHECK_OK(give(&f, 0, 1, &mem));
-    CHECK_OK(take(&f, 2, 690, &mem));
+    CHECK_OK(arena_rig_give(&f, 0, 1, &mem));
+    CHECK_OK(arena_rig_take(&f, 2, 690, &mem));
     CHECK(mem.buffer == before);
-    CHECK_OK(give(&f, 2, 1, &mem));
-    CHECK_OK(tsri_arena_step_begin(f.arena));
+    CHECK_OK(arena_rig_give(&f, 2, 1, &mem));
+    CHECK_OK(tsri_arena_step_begin(f.arena, "train", 0));
     CHECK_EQ(f.device->bytes_now, 768);
-    CHECK_OK(give(&f, 0, 1, &outside));
+    CHECK_OK(arena_rig_give(&f, 0, 1, &outside));
     CHECK_OK(tsri_arena_step_end(f.arena));
     CHECK_EQ(f.device->bytes_now, 0);
-    close_all(&f);
+    arena_rig_close(&f);
 }
 
 static void test_abandoned_steps(void)
 {
-    fixture f;
+    arena_rig f;
     tsri_mem mem;
     tsri_arena_stats stats;
-    REQUIRE_OK(open_all(&f, false));
+    REQUIRE_OK(arena_rig_open(&f, false));
     for (int i = 0; i < 4; i++) {
         REQUIRE_OK(random_step(&f, 7, 100, false));
-        REQUIRE_OK(tsri_arena_step_begin(f.arena));
-        REQUIRE_OK(take(&f, 0, i % 2 == 0 ? 100 : 0, &mem));
-        REQUIRE_OK(take(&f, 1, 5000, &mem));
+        REQUIRE_OK(tsri_arena_step_begin(f.arena, "train", 0));
+        REQUIRE_OK(arena_rig_take(&f, 0, i % 2 == 0 ? 100 : 0, &mem));
+        REQUIRE_OK(arena_rig_take(&f, 1, 5000, &mem));
         tsri_arena_step_abort(f.arena);
         tsri_arena_step_abort(f.arena);
     }
     REQUIRE_OK(random_step(&f, 7, 100, false));
     tsri_arena_get_stats(f.arena, &stats);
     CHECK_EQ(f.device->bytes_now, stats.planned_bytes);
-    close_all(&f);
+    arena_rig_close(&f);
 }
 
 static void test_adoption(void)
 {
-    fixture dry;
-    fixture real;
+    arena_rig dry;
+    arena_rig real;
     tsri_arena_stats planned;
     tsri_arena_stats stats;
-    REQUIRE_OK(open_all(&dry, false));
-    REQUIRE_OK(open_all(&real, true));
+    REQUIRE_OK(arena_rig_open(&dry, false));
+    REQUIRE_OK(arena_rig_open(&real, true));
     CHECK_OK(random_step(&dry, 11, 120, false));
     tsri_arena_get_stats(dry.arena, &planned);
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_adopt(dry.arena, real.arena));
     CHECK_OK(tsri_arena_adopt(real.arena, dry.arena));
-    close_all(&dry);
+    arena_rig_close(&dry);
     CHECK_EQ(real.device->bytes_now, planned.planned_bytes);
     for (int i = 0; i < 3; i++) {
         CHECK_OK(random_step(&real, 11, 120, false));
@@ -467,29 +373,29 @@ static void test_adoption(void)
     CHECK_STR(stats.peak_label, "x");
     CHECK_EQ(real.device->bytes_peak, planned.planned_bytes);
     /* Adopting again replaces the plan, also while the old one's memory was just in use. */
-    REQUIRE_OK(open_all(&dry, false));
+    REQUIRE_OK(arena_rig_open(&dry, false));
     CHECK_OK(random_step(&dry, 12, 120, false));
     CHECK_OK(tsri_arena_adopt(real.arena, dry.arena));
     CHECK_OK(random_step(&real, 12, 120, false));
-    close_all(&dry);
-    close_all(&real);
+    arena_rig_close(&dry);
+    arena_rig_close(&real);
 }
 
 static tsr_status whole_life(void)
 {
-    fixture f;
-    fixture g;
+    arena_rig f;
+    arena_rig g;
     memset(&g, 0, sizeof(g));
-    tsr_status status = open_all(&f, false);
+    tsr_status status = arena_rig_open(&f, false);
     status = status == TSR_OK ? random_step(&f, 3, 60, false) : status;
     status = status == TSR_OK ? random_step(&f, 3, 60, false) : status;
     status = status == TSR_OK ? random_step(&f, 4, 60, false) : status;
-    status = status == TSR_OK ? open_all(&g, false) : status;
+    status = status == TSR_OK ? arena_rig_open(&g, false) : status;
     status = status == TSR_OK ? tsri_arena_adopt(g.arena, f.arena) : status;
     status = status == TSR_OK ? random_step(&g, 4, 60, false) : status;
     tsri_alloc_fail_at(0);
-    close_all(&g);
-    close_all(&f);
+    arena_rig_close(&g);
+    arena_rig_close(&f);
     return status;
 }
 
@@ -517,15 +423,15 @@ static void test_plans_are_shared(void)
     REQUIRE_OK(tsri_arena_plans_create(&plans));
     for (uint64_t key = 1; key <= 6; key++) {
         for (int rank = 0; rank < 2; rank++) {
-            fixture f;
-            REQUIRE_OK(open_all(&f, false));
+            arena_rig f;
+            REQUIRE_OK(arena_rig_open(&f, false));
             tsri_arena_share_plans(f.arena, plans);
             for (int step = 0; step < 3; step++) {
                 CHECK_OK(random_step(&f, key, 100, false));
             }
             tsri_arena_get_stats(f.arena, &stats[rank]);
             CHECK_EQ(stats[rank].departures, 0);
-            close_all(&f);
+            arena_rig_close(&f);
         }
         CHECK_EQ(stats[0].planned_bytes, stats[1].planned_bytes);
         CHECK_EQ(stats[0].live_peak_bytes, stats[1].live_peak_bytes);

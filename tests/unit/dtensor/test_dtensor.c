@@ -154,7 +154,7 @@ static void arena_memory_and_slack(void)
     tsr_dtensor *tensor = NULL;
     tsr_dtensor *view = NULL;
 
-    CHECK_OK(tsri_arena_step_begin(arena));
+    CHECK_OK(tsri_arena_step_begin(arena, "train", 0));
     CHECK_OK(
         tsri_dtensor_acquire(j.comm, &layout, TSR_F32, TSRI_MEM_ACTIVATION, "x", 100, &tensor));
     CHECK_EQ(tensor->storage->mem.bytes, 48 + 100);
@@ -162,7 +162,7 @@ static void arena_memory_and_slack(void)
     CHECK_STATUS(TSR_ERR_STATE, tsri_arena_step_end(arena)); /* still held */
     tsr_dtensor_release(&tensor);
     tsr_dtensor_release(&view);
-    CHECK_OK(tsri_arena_step_begin(arena));
+    CHECK_OK(tsri_arena_step_begin(arena, "train", 0));
     CHECK_OK(
         tsri_dtensor_acquire(j.comm, &layout, TSR_F32, TSRI_MEM_ACTIVATION, "x", 100, &tensor));
     CHECK_OK(tsri_dtensor_view(tensor, &layout, 0, &view));

@@ -347,7 +347,7 @@ static void step_memory(void)
 
     CHECK_OK(tsr_dtensor_create(j.comm, &layout, TSR_BF16, "x", &source));
     for (int step = 0; step < 3; step++) {
-        CHECK_OK(tsri_arena_step_begin(arena));
+        CHECK_OK(tsri_arena_step_begin(arena, "train", 0));
         tsri_recorder_clear(tsri_comm_device(j.comm));
         walk(&j, source);
         CHECK((count_entries(&j, TSRI_ENTRY_ALLOC) > 0) == (step == 0));

@@ -61,7 +61,8 @@ TSR_CHECKED tsr_status tsr_layout_init(const tsr_mesh *mesh, const int64_t *shap
 TSR_CHECKED tsr_status tsr_layout_place(tsr_layout *layout, const char *axis,
                                         tsr_placement placement);
 
-/** Local. The layout of a batch: Shard(0) over @p comm's data axes, replicated on the others. */
+/** Local. The layout of a batch: Shard(0) over @p comm's data axes, replicated on the others. Which
+ *  axes carry data is known when tp plans have been applied: one made before splits over "tp". */
 TSR_CHECKED tsr_status tsr_layout_data(const tsr_comm *comm, const int64_t *shape, int ndim,
                                        tsr_layout *out);
 

@@ -8,6 +8,10 @@
  * tsr_module_create, parameters and children. It gets sharding, tensor parallelism and parity for
  * free, and no backward is to be written. A name is the path from the root: "layers.0.attn.q".
  *
+ * Patterns over names, wherever one is taken: '*' stands for one component or a part of one, '**'
+ * for any number of components, also none ("layers.**" is "layers" and all below it, "**.bias" each
+ * bias), '{a,b}' for alternatives; all else for itself.
+ *
  * Threads: one thread at a time per comm.
  */
 #pragma once
@@ -70,6 +74,30 @@ TSR_CHECKED tsr_status tsr_module_add_param(tsr_module *module, const char *name
  */
 TSR_CHECKED tsr_status tsr_module_add_child(tsr_module *module, const char *name,
                                             tsr_module *child);
+
+/**
+ * Local. Put @p child in the place of the child of @p module called @p name: an adapter, say,
+ * around a linear layer. Before tp plans, units and materialisation, which know names and
+ * parameters of the tree as it then is.
+ *
+ * Whoever calls the child that was there (the parent's forward, through a pointer of its own) calls
+ * @p child from now on; but within the forward of @p child it is itself. So a wrapper takes it as a
+ * child of its own and calls it:
+ *
+ *     tsr_module_replace_child(attn, "q", adapter, &q);
+ *     tsr_module_add_child(adapter, "base", q);         now layers.0.attn.q.base
+ *
+ * @param child    Taken over from the caller, also on failure, as by tsr_module_add_child.
+ * @param old_out  Receives the child that was there, with the parent's ownership; NULL: it is
+ *                 released.
+ * @retval TSR_ERR_INVALID  no child of that name (the message names the nearest); a @p child that
+ *                          has a parent, holds @p module, stands for another one already, or lies
+ *                          on another comm.
+ * @retval TSR_ERR_STATE    one of the two is materialised, or what was there is a unit or holds
+ *                          one.
+ */
+TSR_CHECKED tsr_status tsr_module_replace_child(tsr_module *module, const char *name,
+                                                tsr_module *child, tsr_module **old_out);
 
 /** Local. The descendant at the relative path @p path, or NULL. Borrowed. */
 TSR_API tsr_module *tsr_module_find(tsr_module *module, const char *path);

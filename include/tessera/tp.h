@@ -4,9 +4,9 @@
  * @file tp.h
  * Tensor parallelism: placements of weights on one mesh axis, by module pattern.
  *
- * A plan changes nothing but layouts; the operations' placement rules do the rest. Patterns match
- * paths: '*' is one component, '{a,b}' alternatives. The path of a module ("layers.0.attn.q")
- * stands for its own weight and bias, that of a parameter for itself.
+ * A plan changes nothing but layouts; the operations' placement rules do the rest. Patterns
+ * (module.h) match paths that count from the module which the plan is applied to. The path of a
+ * module ("layers.0.attn.q") stands for its own weight and bias, that of a parameter for itself.
  *
  * Threads: one thread at a time per comm.
  */
@@ -51,12 +51,16 @@ typedef struct tsr_tp_rule {
 
 /**
  * Apply rules[count] to the modules under @p model on the axis called @p axis, which then carries
- * no data. Before tsr_module_materialize; before or after units are made. Local; arguments are
- * logically collective.
+ * no data. Before tsr_module_materialize and before batches are laid out (tsr_layout_data); before
+ * or after units are made. Local; arguments are logically collective. A plan that is refused has
+ * changed nothing.
  *
+ * @param model  A root, or a module below one: patterns then begin there, so that "attn.q" of a
+ *               plan for "layers.0" is "layers.0.attn.q".
  * @retval TSR_ERR_INVALID    no such axis; a pattern that matches nothing (the message names the
  *                            nearest path); a module without parameters; two rules for one thing.
  * @retval TSR_ERR_PLACEMENT  heads that the axis does not divide: the legal sizes are listed.
+ * @retval TSR_ERR_STATE      the model is materialised.
  */
 TSR_CHECKED tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *rules,
                                     int count);

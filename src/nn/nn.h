@@ -32,9 +32,11 @@ typedef struct tsri_border {
 struct tsr_module {
     int owners;
     tsr_comm *comm;
-    tsr_module *parent; /* borrowed; NULL for a root */
-    char *name;         /* relative to the parent */
-    char *path;         /* from the root */
+    tsr_module *parent;   /* borrowed; NULL for a root */
+    tsr_module *in_place; /* called in its place; borrowed; NULL: itself */
+    tsr_module *replaced; /* the other way round; owned; NULL: none */
+    char *name;           /* relative to the parent */
+    char *path;           /* from the root */
     tsr_forward_fn forward;
     void *self;
     void (*destroy)(void *self);
@@ -64,3 +66,14 @@ tsr_status tsri_module_walk(tsr_module *module,
                             tsr_status (*visit)(tsr_module *module, void *context), void *context);
 /** The root above module. */
 tsr_module *tsri_module_root(tsr_module *module);
+
+/* ---- what module.c, module_call.c and module_replace.c share ---- */
+
+/** Paths and names of parameters of the subtree, from its parent's path on. */
+tsr_status tsri_module_repath(tsr_module *module);
+/** The lists of parameters of module and all above it are not what they were. */
+void tsri_module_forget_params(tsr_module *module);
+void tsri_module_forget_keep(tsr_module *module);
+/** What is true of no tree: child, to be called name, is above module, or has a parent. */
+tsr_status tsri_module_check_parent(const tsr_module *module, const char *name,
+                                    const tsr_module *child);

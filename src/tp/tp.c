@@ -3,7 +3,8 @@
 /* Tensor-parallel plans: patterns over module paths become placements of weights on one axis.
  *
  * Nothing here moves or computes. A rule only sets compute layouts; operations' rules and
- * redistribute follow from them. */
+ * redistribute follow from them. A plan is walked twice, first without effect: what is refused has
+ * changed nothing. */
 #include "tessera/tp.h"
 
 #include "base/base.h"
@@ -25,6 +26,7 @@ typedef struct application {
     const tsr_tp_rule *rules;
     int count;
     int *matches; /* modules that each rule matched */
+    bool tries;   /* nothing is placed */
 } application;
 
 /* Rows that stay together (heads), as the parameters of a plan have them. */
@@ -40,10 +42,20 @@ static bool splits(int64_t count, bool copies, int64_t ranks)
     return count % ranks == 0 || (copies && ranks % count == 0);
 }
 
+/* Patterns count from the plan's own module on. */
+static bool matches(const application *app, int rule, const char *name)
+{
+    const size_t above = strlen(app->model->path);
+    const char *rest = name + above;
+
+    return tsri_pattern_match(app->rules[rule].pattern,
+                              rest + (above > 0 && rest[0] == '.' ? 1 : 0));
+}
+
 static int first_rule(const application *app, const char *name)
 {
     for (int i = 0; i < app->count; i++) {
-        if (tsri_pattern_match(app->rules[i].pattern, name)) {
+        if (matches(app, i, name)) {
             return i;
         }
     }
@@ -165,7 +177,9 @@ static tsr_status place_param(const application *app, tsr_param *param, tsr_tp_k
     default:
         return TSR_RAISE(TSR_ERR_INVALID, "tp kind %d, wants one of tsr_tp_kind", (int)kind);
     }
-    TSR_TRY(tsri_param_place(param, app->axis, place));
+    if (!app->tries) {
+        TSR_TRY(tsri_param_place(param, app->axis, place));
+    }
     return TSR_OK;
 }
 
@@ -174,7 +188,7 @@ static tsr_status find_rule(application *app, const char *name, int *out)
 {
     *out = -1;
     for (int i = 0; i < app->count; i++) {
-        if (!tsri_pattern_match(app->rules[i].pattern, name)) {
+        if (!matches(app, i, name)) {
             continue;
         }
         if (*out >= 0) {
@@ -219,8 +233,10 @@ static tsr_status visit_module(tsr_module *module, void *context)
             return TSR_RAISE(TSR_ERR_INVALID, "tp rule on \"%s\": it has no parameters of its own",
                              module->path);
         }
-        module->in_border = make_border(app, module, style->input);
-        module->out_border = make_border(app, module, style->output);
+        if (!app->tries) {
+            module->in_border = make_border(app, module, style->input);
+            module->out_border = make_border(app, module, style->output);
+        }
     }
     for (int i = 0; i < module->param_count; i++) {
         tsr_param *param = module->params[i];
@@ -280,20 +296,36 @@ static tsr_status check_matches(tsr_module *model, const application *app)
     return TSR_OK;
 }
 
+static tsr_status check(application *app)
+{
+    app->tries = true;
+    TSR_TRY(tsri_module_walk(app->model, visit_module, app));
+    TSR_TRY(check_matches(app->model, app));
+    if (app->model->materialized) {
+        return TSR_RAISE(TSR_ERR_STATE, "tp plan on \"%s\": module \"%s\" is materialised already",
+                         app->axis, app->model->path);
+    }
+    app->tries = false;
+    return TSR_OK;
+}
+
 tsr_status tsr_tp_apply(tsr_module *model, const char *axis, const tsr_tp_rule *rules, int count)
 {
     TSRI_WANT(model, axis);
     TSRI_WANT_LIST(rules, count);
 
     const tsr_mesh *mesh = tsr_comm_mesh(model->comm);
+    const int at = tsr_mesh_axis_find(mesh, axis);
     application app = {.model = model, .axis = axis, .rules = rules, .count = count};
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_comm_claim_axis(model->comm, axis, "tp"));
-    app.ranks = tsr_mesh_axis_size(mesh, tsr_mesh_axis_find(mesh, axis));
     TSR_TRY(tsri_alloc((size_t)count, sizeof(int), &app.matches));
+    if (at >= 0) { /* else the claim says so */
+        app.ranks = tsr_mesh_axis_size(mesh, at);
+        TSR_TRY_GOTO(status, check(&app), free_matches);
+    }
+    TSR_TRY_GOTO(status, tsri_comm_claim_axis(model->comm, axis, "tp"), free_matches);
     TSR_TRY_GOTO(status, tsri_module_walk(model, visit_module, &app), free_matches);
-    TSR_TRY_GOTO(status, check_matches(model, &app), free_matches);
 free_matches:
     tsri_free(&app.matches);
     return status;

@@ -3,6 +3,7 @@
 /* Modules: names, ownership, order of parameters, errors; and the models' shapes. */
 #include "base/base.h"
 
+#include "tessera/fsdp.h"
 #include "tessera/layers.h"
 
 #include <string.h>
@@ -150,11 +151,87 @@ static void impossible_models_are_refused(void)
     close_rig(&r);
 }
 
+/* ---- another child in the place of one ---- */
+
+static tsr_status linear(rig *r, tsr_module **out)
+{
+    const tsr_linear_options options = {.in = 4, .out = 4};
+
+    TSR_TRY(tsr_linear_create(r->comm, &options, out));
+    return TSR_OK;
+}
+
+static void check_says(tsr_status expected, tsr_status status, const char *words)
+{
+    CHECK_EQ(status, expected);
+    if (strstr(tsr_error_message(), words) == NULL) {
+        CHECK_STR(tsr_error_message(), words);
+    }
+    tsr_error_clear();
+}
+
+static void a_child_is_replaced(void)
+{
+    tsr_module *root = NULL;
+    tsr_module *first = NULL;
+    tsr_module *wrapper = NULL;
+    tsr_module *old = NULL;
+    tsr_param *const *params = NULL;
+    int count = 0;
+    rig r;
+
+    REQUIRE_OK(open_rig(&r));
+    REQUIRE_OK(tsr_sequential_create(r.comm, &root));
+    REQUIRE_OK(linear(&r, &first));
+    REQUIRE_OK(tsr_module_add_child(root, "a.proj", first));
+    REQUIRE_OK(tsr_sequential_create(r.comm, &wrapper));
+    REQUIRE_OK(tsr_module_params(root, &params, &count)); /* a list that is no longer true */
+    REQUIRE_OK(tsr_module_replace_child(root, "a.proj", wrapper, &old));
+    CHECK(old == first);
+    CHECK_STR(tsr_module_path(old), "");
+    CHECK_STR(tsr_module_path(wrapper), "a.proj");
+    REQUIRE_OK(tsr_module_params(root, &params, &count));
+    CHECK_EQ(count, 0);
+    REQUIRE_OK(tsr_module_add_child(wrapper, "base", old));
+    REQUIRE_OK(tsr_module_params(root, &params, &count));
+    REQUIRE_EQ(count, 1);
+    CHECK_STR(tsr_param_name(params[0]), "a.proj.base.weight");
+    tsr_module_release(&root);
+    close_rig(&r);
+}
+
+static void what_cannot_be_replaced_says_so(void)
+{
+    tsr_module *root = NULL;
+    tsr_module *first = NULL;
+    tsr_module *other = NULL;
+    rig r;
+
+    REQUIRE_OK(open_rig(&r));
+    REQUIRE_OK(tsr_sequential_create(r.comm, &root));
+    REQUIRE_OK(linear(&r, &first));
+    REQUIRE_OK(tsr_module_add_child(root, "proj", first));
+    REQUIRE_OK(linear(&r, &other));
+    check_says(TSR_ERR_INVALID, tsr_module_replace_child(root, "prox", other, NULL), "\"proj\"");
+    check_says(TSR_ERR_INVALID, tsr_module_replace_child(root, "proj", root, NULL), "itself");
+    check_says(TSR_ERR_INVALID, tsr_module_replace_child(root, "proj", first, NULL), "elsewhere");
+    REQUIRE_OK(tsr_fully_shard(first, NULL));
+    REQUIRE_OK(linear(&r, &other));
+    check_says(TSR_ERR_STATE, tsr_module_replace_child(root, "proj", other, NULL), "is a unit");
+    REQUIRE_OK(tsr_module_materialize(root, 1));
+    REQUIRE_OK(linear(&r, &other));
+    check_says(TSR_ERR_STATE, tsr_module_replace_child(root, "proj", other, NULL), "materialised");
+    tsr_module_release(&root);
+    close_rig(&r);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"names_follow_the_tree", names_follow_the_tree},
     {"bad_names_are_refused", bad_names_are_refused},
     {"models_have_the_parameters_that_arithmetic_says",
      models_have_the_parameters_that_arithmetic_says},
     {"impossible_models_are_refused", impossible_models_are_refused},
+    {"a_child_is_replaced", a_child_is_replaced},
+    {"what_cannot_be_replaced_says_so", what_cannot_be_replaced_says_so},
     {NULL, NULL},
 };

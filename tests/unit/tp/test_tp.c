@@ -136,10 +136,48 @@ static void mistakes_are_named(void)
     close_rig(&r);
 }
 
+static void a_plan_counts_from_its_module(void)
+{
+    static const tsr_tp_rule part[] = {{"attn.q", {.kind = TSR_TP_COLUMN}},
+                                       {"**.up", {.kind = TSR_TP_COLUMN}}};
+    rig r;
+
+    REQUIRE_OK(open_rig(2, &config, &r));
+    CHECK_OK(tsr_tp_apply(tsr_module_find(r.model, "layers.1"), "tp", part, 2));
+    CHECK_EQ(placed(&r, "layers.1.attn.q", "weight").kind, TSR_SHARD);
+    CHECK_EQ(placed(&r, "layers.1.mlp.up", "weight").kind, TSR_SHARD);
+    CHECK_EQ(placed(&r, "layers.0.attn.q", "weight").kind, TSR_REPLICATE);
+    CHECK_STATUS(TSR_ERR_INVALID,
+                 tsr_tp_apply(tsr_module_find(r.model, "layers.0"), "tp", plan + 1, 1));
+    close_rig(&r);
+}
+
+/* The axis still carries data, and no weight has moved. */
+static void a_plan_that_is_refused_changes_nothing(void)
+{
+    static const tsr_tp_rule wrong[] = {{"layers.*.attn.q", {.kind = TSR_TP_COLUMN}},
+                                        {"layers.*.attn.x", {.kind = TSR_TP_COLUMN}}};
+    const int64_t shape[] = {8, 2};
+    tsr_layout layout;
+    rig r;
+
+    REQUIRE_OK(open_rig(2, &config, &r));
+    CHECK_STATUS(TSR_ERR_INVALID, tsr_tp_apply(r.model, "tp", wrong, 2));
+    CHECK_EQ(placed(&r, "layers.0.attn.q", "weight").kind, TSR_REPLICATE);
+    CHECK_OK(tsr_layout_data(r.comm, shape, 2, &layout));
+    CHECK_EQ(layout.place[1].kind, TSR_SHARD);
+    CHECK_OK(tsr_tp_apply(r.model, "tp", wrong, 1));
+    CHECK_OK(tsr_layout_data(r.comm, shape, 2, &layout));
+    CHECK_EQ(layout.place[1].kind, TSR_REPLICATE);
+    close_rig(&r);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"a_plan_places_weights_and_biases", a_plan_places_weights_and_biases},
     {"a_parameter_is_matched_by_its_name", a_parameter_is_matched_by_its_name},
     {"kv_heads_fewer_than_ranks_are_replicated", kv_heads_fewer_than_ranks_are_replicated},
     {"mistakes_are_named", mistakes_are_named},
+    {"a_plan_counts_from_its_module", a_plan_counts_from_its_module},
+    {"a_plan_that_is_refused_changes_nothing", a_plan_that_is_refused_changes_nothing},
     {NULL, NULL},
 };

@@ -35,35 +35,36 @@ static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
     return TSR_OK;
 }
 
-/* A write to the value, [rows, cols] of the tp-local block, reaches this rank's piece at rest. */
+/* A write to the value, the tp-local block in host, reaches what this rank owns. */
 static tsr_status write_rest(tsr_dtensor *value, const void *host)
 {
     tsr_param *param = value->param;
-    const int64_t width = value->layout.ndim == 2 ? value->local_shape[1] : 1;
+    const tsri_piece *piece = param != NULL ? &param->master.piece : NULL;
     const size_t size = tsr_dtype_size(value->dtype);
-    const unsigned char *at = host;
-    float *piece = NULL;
-    tsri_param_block block = {.cols = 0};
+    tsri_block block;
+    float *own = NULL;
     tsr_status status = TSR_OK;
 
-    if (param == NULL || param->data == NULL) {
+    if (param == NULL || param->master.buffer == NULL) {
         return TSR_RAISE(
             TSR_ERR_STATE,
             "write of parameter %s, which has no memory: call tsr_module_materialize first",
             value->label);
     }
-    tsri_param_get_block(param, &block);
-    TSR_TRY(tsri_alloc((size_t)(block.rows * block.cols), sizeof(float), &piece));
-    at += (size_t)(param->row_begin * width + (param->by_cols ? param->col_begin : 0)) * size;
-    for (int64_t row = 0; row < block.rows; row++) {
-        tsri_widen(at + (size_t)(row * width) * size, value->dtype, block.cols,
-                   piece + row * block.cols);
+    TSR_TRY(tsri_rest_outer(&value->layout, tsr_comm_rank(value->comm), &block));
+    TSR_TRY(tsri_alloc((size_t)tsri_param_own_count(param), sizeof(float), &own));
+    for (int64_t i = piece->begin, n = 0; i < piece->end; i += n) {
+        const int64_t col = i % piece->block.cols;
+        const int64_t row = piece->block.first_row + i / piece->block.cols - block.first_row;
+        const int64_t at = row * block.cols + piece->block.first_col - block.first_col + col;
+
+        n = tsri_min64(piece->end - i, piece->block.cols - col);
+        tsri_widen((const unsigned char *)host + (size_t)at * size, value->dtype, n,
+                   own + (i - piece->begin));
     }
-    TSR_TRY_GOTO(status,
-                 param->sink->load(param->sink_context, param, 0, piece, block.rows * block.cols),
-                 free_piece);
-free_piece:
-    tsri_free(&piece);
+    TSR_TRY_GOTO(status, tsri_param_put(param, piece->begin, piece->end, own), free_own);
+free_own:
+    tsri_free(&own);
     return status;
 }
 
@@ -136,7 +137,7 @@ tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement pl
     tsr_dtensor *value = param->value;
     tsr_layout layout = value->layout;
 
-    if (param->data != NULL || value->storage != NULL) {
+    if (param->master.buffer != NULL || value->storage != NULL) {
         return TSR_RAISE(TSR_ERR_STATE, "parameter %s is placed on axis \"%s\" after it has memory",
                          param->name, axis);
     }
@@ -151,21 +152,18 @@ tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement pl
     return TSR_OK;
 }
 
-void tsri_param_get_block(const tsr_param *param, tsri_param_block *out)
+tsr_status tsri_param_put(tsr_param *param, int64_t begin, int64_t end, const float *host)
 {
-    const tsr_dtensor *value = param->value;
-    const bool matrix = param->spec.ndim == 2;
+    const tsri_rest *master = &param->master;
+    const int64_t from = tsri_max64(begin, master->piece.begin);
+    const int64_t to = tsri_min64(end, master->piece.end);
 
-    *out = (tsri_param_block){.first_row = value->local_offset[0] + param->row_begin,
-                              .first_col = matrix ? value->local_offset[1] : 0,
-                              .rows = param->row_count,
-                              .cols = matrix ? value->local_shape[1] : 1,
-                              .global_rows = param->spec.shape[0],
-                              .global_cols = matrix ? param->spec.shape[1] : 1};
-    if (param->by_cols) {
-        out->first_col += param->col_begin;
-        out->cols = param->col_count;
+    TSR_TRY(param->sink->overwrite(param->sink_context, param));
+    if (from < to) {
+        TSR_TRY(tsri_rest_put(master, from, to, host + (from - begin),
+                              tsri_comm_stream(param->value->comm, TSRI_STREAM_COMPUTE)));
     }
+    return TSR_OK;
 }
 
 tsr_status tsri_params_check_same(tsr_comm *comm, const char *what, tsr_param *const *params,
@@ -212,8 +210,12 @@ tsr_dtensor *tsr_param_value(const tsr_param *param)
 int64_t tsr_param_count(const tsr_param *param)
 {
     TSRI_WANT_OR(param, 0);
-    return param->spec.ndim == 2 ? param->spec.shape[0] * param->spec.shape[1]
-                                 : param->spec.shape[0];
+    int64_t count = 1;
+
+    for (int d = 0; d < param->spec.ndim; d++) {
+        count *= param->spec.shape[d];
+    }
+    return count;
 }
 
 const tsr_param_spec *tsr_param_get_spec(const tsr_param *param)
@@ -222,15 +224,14 @@ const tsr_param_spec *tsr_param_get_spec(const tsr_param *param)
     return &param->spec;
 }
 
-tsr_status tsri_param_get_grad(const tsr_param *param, tsr_buffer **buffer_out, size_t *offset_out)
+tsr_status tsri_param_get_grad(const tsr_param *param, const tsri_rest **out)
 {
-    if (param->grad == NULL) {
+    if (param->grad.buffer == NULL) {
         return TSR_RAISE(TSR_ERR_STATE, "parameter %s has no gradient now: %s", param->name,
                          param->spec.frozen
                              ? "it is frozen"
                              : "backward makes it and tsr_step_end gives its memory back");
     }
-    *buffer_out = param->grad;
-    *offset_out = param->grad_offset;
+    *out = &param->grad;
     return TSR_OK;
 }

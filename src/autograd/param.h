@@ -4,13 +4,8 @@
  * @file param.h
  * Inside of a parameter: its compute value, its piece at rest, where its gradient goes.
  *
- * The tp-local parameter is a block of rows x cols of the global [global_rows, global_cols] matrix
- * (a vector is a matrix of one column), at (tp_first_row, tp_first_col). FSDP splits its rows: this
- * rank's piece are rows [row_begin, row_begin + row_count) of the block. Where it splits columns
- * instead, the piece is [row_count, col_count] with all rows. Levels 1 and 2 let a rank own only
- * elements [own_begin, own_end) of that piece: those are what it updates and has optimizer state
- * for, contiguous, f32, at (data, data_offset). Their gradient is there from backward to the end of
- * the step.
+ * What this rank updates is its master: f32 elements at rest (dtensor/rest.h says which). The
+ * gradient rests alike, from backward to the end of the step.
  */
 #pragma once
 
@@ -18,6 +13,7 @@
 #include "tessera/tape.h"
 
 #include "dtensor/dtensor.h"
+#include "dtensor/rest.h"
 
 typedef struct tsri_grad_sink tsri_grad_sink;
 
@@ -28,15 +24,10 @@ struct tsr_param {
     tsr_dtensor *value; /* compute layout; param->value->param == param */
     /* Filled by fsdp: */
     const tsri_grad_sink *sink;
-    void *sink_context;              /* the unit */
-    int unit_index;                  /* index of this parameter within its unit */
-    tsr_buffer *data, *grad;         /* grad: NULL while there is no gradient */
-    size_t data_offset, grad_offset; /* bytes, of element own_begin */
-    int64_t row_begin, row_count;    /* of the tp-local block */
-    bool by_cols;                    /* split along columns: */
-    int64_t col_begin, col_count;    /* of the tp-local block; only where by_cols */
-    int64_t own_begin, own_end;      /* elements of the piece */
-    unsigned copy_mask; /* axes of size > 1 on which the owned elements are replicated */
+    void *sink_context; /* the unit */
+    int unit_index;     /* index of this parameter within its unit */
+    tsri_rest master;   /* buffer NULL: not materialised */
+    tsri_rest grad;     /* of the same elements, f32; buffer NULL: there is none now */
     bool updated;       /* by an optimizer, in the step under way */
 };
 
@@ -66,10 +57,9 @@ struct tsri_grad_sink {
     tsr_status (*finalize)(void *context, tsr_param *param, const char *what, tsr_tape **tape_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
-    /** Outside a step, on all ranks: elements [first, first + count) of the piece become host's.
-     *  What other ranks own comes from them at the next gather. */
-    tsr_status (*load)(void *context, tsr_param *param, int64_t first, const float *host,
-                       int64_t count);
+    /** Param's master is about to be written, on all ranks: TSR_ERR_STATE within a step. What other
+     *  ranks compute with comes from it at the next gather. */
+    tsr_status (*overwrite)(void *context, tsr_param *param);
 };
 
 /** A parameter of comm with a compute value replicated on every axis. One owner. */
@@ -86,12 +76,15 @@ tsr_status tsri_param_place(tsr_param *param, const char *axis, tsr_placement pl
 tsr_status tsri_params_check_same(tsr_comm *comm, const char *what, tsr_param *const *params,
                                   int count);
 
-/** Where the gradient of the owned elements is, f32 [own_end - own_begin], for the compute stream.
- *  TSR_ERR_STATE, on all ranks alike, before backward and after the step's end. */
-tsr_status tsri_param_get_grad(const tsr_param *param, tsr_buffer **buffer_out, size_t *offset_out);
+/** The gradient of the owned elements, for the compute stream. TSR_ERR_STATE, on all ranks alike,
+ *  before backward and after the step's end. */
+tsr_status tsri_param_get_grad(const tsr_param *param, const tsri_rest **out);
 
-/** This rank's piece as a block of the global matrix. */
-typedef struct tsri_param_block {
-    int64_t first_row, first_col, rows, cols, global_rows, global_cols;
-} tsri_param_block;
-void tsri_param_get_block(const tsr_param *param, tsri_param_block *out);
+/** Outside a step, on all ranks: what this rank owns of elements [begin, end) of its block becomes
+ *  host's, which begins with element begin. */
+tsr_status tsri_param_put(tsr_param *param, int64_t begin, int64_t end, const float *host);
+/** Elements of what this rank updates. */
+static inline int64_t tsri_param_own_count(const tsr_param *param)
+{
+    return tsri_rest_count(&param->master);
+}

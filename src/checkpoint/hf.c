@@ -203,7 +203,7 @@ tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const ts
 }
 
 static tsr_status read_rows(tsri_safetensors *st, const tsri_safetensors_tensor *t, int64_t row0,
-                            const tsri_param_block *b, float *out)
+                            const tsri_block *b, float *out)
 {
     const int64_t first = (row0 + b->first_row) * b->global_cols + b->first_col;
 
@@ -220,7 +220,7 @@ static tsr_status read_rows(tsri_safetensors *st, const tsri_safetensors_tensor 
 
 /* The file's row c holds our column c. */
 static tsr_status read_transposed(tsri_safetensors *st, const tsri_safetensors_tensor *t,
-                                  int64_t row0, const tsri_param_block *b, float *out)
+                                  int64_t row0, const tsri_block *b, float *out)
 {
     const int64_t width = t->shape[1];
     float *run = NULL;
@@ -242,7 +242,7 @@ free_run:
 }
 
 tsr_status tsri_hf_read_block(tsri_safetensors *st, const tsri_safetensors_tensor *tensor,
-                              const tsri_hf_place *place, const tsri_param_block *block, float *out)
+                              const tsri_hf_place *place, const tsri_block *block, float *out)
 {
     const int64_t row0 = place->part * block->global_rows;
 
@@ -257,33 +257,33 @@ tsr_status tsri_hf_read_block(tsri_safetensors *st, const tsri_safetensors_tenso
     return TSR_OK;
 }
 
-/* Rows of the piece go through host memory in chunks. */
+/* Rows of which this rank owns something go through host memory in chunks. */
 static tsr_status load_param(tsri_safetensors *st, const tsri_model_spec *spec, tsr_param *param)
 {
+    const tsri_piece *piece = &param->master.piece;
+    const int64_t cols = piece->block.cols;
     const tsri_safetensors_tensor *t = NULL;
     tsri_hf_place place;
-    tsri_param_block block;
-    tsri_param_block part;
+    tsri_block part = piece->block;
     int64_t chunk = 0;
+    int64_t last = 0;
     float *host = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_hf_locate(spec, tsr_param_name(param), &place));
     TSR_TRY(tsri_hf_find(st, "", &place, param, &t));
-    tsri_param_get_block(param, &block);
-    if (block.rows == 0 || block.cols == 0) {
+    if (piece->begin == piece->end) {
+        TSR_TRY(tsri_param_put(param, 0, 0, host));
         return TSR_OK;
     }
-    chunk = tsri_min64(block.rows, tsri_max64(1, CHUNK_ELEMENTS / block.cols));
-    TSR_TRY(tsri_alloc((size_t)(chunk * block.cols), sizeof(*host), &host));
-    part = block;
-    for (int64_t row = 0; row < block.rows; row += chunk) {
-        part.first_row = block.first_row + row;
-        part.rows = tsri_min64(chunk, block.rows - row);
+    chunk = tsri_max64(1, CHUNK_ELEMENTS / cols);
+    last = tsri_ceil_div(piece->end, cols);
+    TSR_TRY(tsri_alloc((size_t)(chunk * cols), sizeof(*host), &host));
+    for (int64_t row = piece->begin / cols; row < last; row += chunk) {
+        part.first_row = piece->block.first_row + row;
+        part.rows = tsri_min64(chunk, last - row);
         TSR_TRY_GOTO(status, tsri_hf_read_block(st, t, &place, &part, host), free_host);
-        TSR_TRY_GOTO(status,
-                     param->sink->load(param->sink_context, param, row * block.cols, host,
-                                       part.rows * block.cols),
+        TSR_TRY_GOTO(status, tsri_param_put(param, row * cols, (row + part.rows) * cols, host),
                      free_host);
     }
 free_host:

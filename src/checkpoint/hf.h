@@ -68,8 +68,7 @@ tsr_status tsri_hf_find(const tsri_safetensors *st, const char *prefix, const ts
 
 /** Read block of the parameter at place in tensor into out, [rows, cols] row-major, f32. */
 tsr_status tsri_hf_read_block(tsri_safetensors *st, const tsri_safetensors_tensor *tensor,
-                              const tsri_hf_place *place, const tsri_param_block *block,
-                              float *out);
+                              const tsri_hf_place *place, const tsri_block *block, float *out);
 
 /**
  * Local. Check that st holds every one of params[count] in its shape. Reads no data, but where a

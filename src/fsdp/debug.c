@@ -51,14 +51,15 @@ typedef struct digest {
 
 static tsr_status hash_own(const digest *d, const tsr_param *p, uint64_t *out)
 {
-    const size_t bytes = (size_t)(p->own_end - p->own_begin) * sizeof(float);
+    const tsri_rest *master = &p->master;
+    const size_t bytes = tsri_rest_bytes(master);
     void *host = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(bytes, 1, &host));
     TSR_TRY_GOTO(status,
-                 tsri_read(p->data, p->data_offset, host, bytes,
-                           tsri_comm_stream(d->e->comm, TSRI_STREAM_COMPUTE)),
+                 tsri_rest_get(master, master->piece.begin, master->piece.end, host,
+                               tsri_comm_stream(d->e->comm, TSRI_STREAM_COMPUTE)),
                  free_host);
     *out = tsri_hash(host, bytes, tsri_hash_text(p->name));
 free_host:
@@ -105,11 +106,12 @@ release:
 static tsr_status first_replica(const digest *d, const tsr_param *p, int rank, int *out)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(d->e->comm);
+    const unsigned copies = tsri_rest_copies(&p->master.layout);
     int coord[TSR_MESH_MAX_AXES];
 
     TSR_TRY(tsr_mesh_coord(mesh, rank, coord));
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        coord[axis] = (p->copy_mask >> axis & 1u) != 0 ? 0 : coord[axis];
+        coord[axis] = (copies >> axis & 1u) != 0 ? 0 : coord[axis];
     }
     TSR_TRY(tsr_mesh_rank(mesh, coord, out));
     return TSR_OK;

@@ -20,7 +20,7 @@ static tsr_status copy_chunk(const unit *u, const unit_param *p, const move *m, 
                              tsr_stream *stream)
 {
     const size_t size = tsr_dtype_size(m->type);
-    const int64_t each = tsri_ceil_div(p->cols, u->ranks[3]);
+    const int64_t each = p->rows > 0 ? p->chunk / p->rows : 0;
     const int64_t begin = tsri_min64(p->cols, r * each);
     const int64_t width = tsri_min64(each, p->cols - begin);
     const size_t chunk = m->folded->offset + (size_t)(p->fold_offset + r * p->chunk) * size;

@@ -347,20 +347,8 @@ tsr_stream *tsri_unit_stream(const unit *u, tsri_stream_kind kind);
 tsr_status tsri_unit_take(unit *u, tsr_param *param);
 /* settle.c */
 tsr_status tsri_unit_settle(unit *u, uint64_t seed);
-tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const float *host,
-                          int64_t count);
-/** A rank's part of a parameter. */
-typedef struct unit_piece {
-    int64_t row_begin, row_count, col_begin, col_count; /* of the tp-local block at rest */
-    int64_t own_begin, own_end;                         /* elements of that: what it updates */
-    int64_t grad_begin, grad_end; /* of the flat shard: what it keeps the gradient of */
-} unit_piece;
-/** The part of p, whose tp-local block is [rows, cols], of the rank at index[level] of u's groups.
- *  Places in the flat shard are those of every rank. */
-void tsri_unit_get_piece(const unit *u, const unit_param *p, int64_t rows, int64_t cols,
-                         const int index[4], unit_piece *out);
-/** Elements of a rank's chunk of a block [rows, cols] of p. */
-int64_t tsri_unit_chunk(const unit *u, const unit_param *p, int64_t rows, int64_t cols);
+/** The sink's overwrite. */
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param);
 /* debug.c */
 /** Names of trained parameters that have got no gradient since materialisation; returns how many.
  */

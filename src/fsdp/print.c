@@ -59,11 +59,17 @@ static const char *levels_text(const unit *u, char *text, size_t size)
     return text;
 }
 
-static void print_param(const unit *u, const unit_param *p, FILE *stream)
+static tsr_status print_param(const unit *u, const unit_param *p, FILE *stream)
 {
     const tsr_param *param = p->param;
-    const int64_t begin = p->by_cols ? param->col_begin : param->row_begin;
-    const int64_t end = begin + (p->by_cols ? param->col_count : param->row_count);
+    const tsri_block *piece = &param->master.piece.block;
+    tsri_block block;
+
+    TSR_TRY(tsri_rest_outer(&param->value->layout, tsr_comm_rank(u->comm), &block));
+
+    const int64_t begin =
+        p->by_cols ? piece->first_col - block.first_col : piece->first_row - block.first_row;
+    const int64_t end = begin + (p->by_cols ? piece->cols : piece->rows);
     const bool in_part = tsri_unit_trains(p) && u->own_count < u->train_count;
     char layout[TEXT];
     char shape[TEXT];
@@ -77,9 +83,10 @@ static void print_param(const unit *u, const unit_param *p, FILE *stream)
                   p->whole              ? ", ignored"
                   : tsri_unit_trains(p) ? ""
                                         : ", frozen");
+    return TSR_OK;
 }
 
-static void print_unit(const unit *u, FILE *stream)
+static tsr_status print_unit(const unit *u, FILE *stream)
 {
     char levels[TEXT];
     char shard[32];
@@ -97,8 +104,9 @@ static void print_unit(const unit *u, FILE *stream)
                     : "in place",
         tsr_dtype_name(u->param_dtype));
     for (int i = 0; i < u->param_count; i++) {
-        print_param(u, &u->params[i], stream);
+        TSR_TRY(print_param(u, &u->params[i], stream));
     }
+    return TSR_OK;
 }
 
 static void print_inserted(const tsr_tape *tape, FILE *stream)
@@ -141,7 +149,7 @@ tsr_status tsr_plan_print(tsr_module *model, tsr_tape *tape, FILE *stream)
                   tsr_mesh_format(tsr_comm_mesh(e->comm), mesh, sizeof(mesh)),
                   tsr_comm_rank(e->comm));
     for (int i = 0; i < e->unit_count; i++) {
-        print_unit(e->units[i], stream);
+        TSR_TRY(print_unit(e->units[i], stream));
     }
     if (tape != NULL) {
         print_inserted(tape, stream);

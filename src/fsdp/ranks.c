@@ -7,48 +7,39 @@
 
 #include "fsdp/fsdp.h"
 
-/* The rank at coord within the axes of mask, flattened. */
-static int index_in(const tsr_mesh *mesh, unsigned mask, const int *coord)
+/* Elements of the room of p's chunk whose gradients the rank at coord keeps. */
+static int64_t kept_count(const unit *u, const unit_param *p, int64_t chunk, const int *coord)
 {
-    int index = 0;
+    const tsri_flat flat = {{u->mask[2], 0}, u->train_count};
+    int64_t begin = 0;
+    int64_t count = 0;
+    int64_t end = 0;
 
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((mask >> axis & 1U) != 0) {
-            index = index * tsr_mesh_axis_size(mesh, axis) + coord[axis];
-        }
+    if (!tsri_unit_trains(p)) {
+        return 0;
     }
-    return index;
-}
-
-/* Sums over the mesh take what is replicated from one rank. */
-static bool speaks(const tsr_mesh *mesh, unsigned copies, const int *coord)
-{
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((copies >> axis & 1U) != 0 && coord[axis] != 0) {
-            return false;
-        }
-    }
-    return true;
+    tsri_flat_interval(&flat, tsr_comm_mesh(u->comm), coord, &begin, &count);
+    tsri_intersect(begin, begin + count, p->shard_offset, p->shard_offset + chunk, &begin, &end);
+    return end - begin;
 }
 
 static tsr_status add_param(const unit *u, const unit_param *p, int rank, const int *coord,
-                            const int index[4], uint64_t *hash)
+                            uint64_t *hash)
 {
-    const tsr_layout *layout = &p->param->value->layout;
-    int64_t shape[TSR_MAX_DIMS] = {0};
-    int64_t offset[TSR_MAX_DIMS] = {0};
-    unit_piece piece;
+    const tsri_rest_layout *layout = &p->param->master.layout;
+    tsri_block block;
+    tsri_piece own;
 
-    TSR_TRY(tsr_layout_local(layout, rank, shape, offset));
-    tsri_unit_get_piece(u, p, shape[0], layout->ndim == 2 ? shape[1] : 1, index, &piece);
+    TSR_TRY(tsri_rest_outer(&layout->outer, rank, &block));
+    TSR_TRY(tsri_rest_locate(layout, rank, &own));
 
-    const int64_t facts[] = {shape[0],
-                             shape[1],
-                             piece.row_count,
-                             piece.col_count,
-                             piece.own_end - piece.own_begin,
-                             piece.grad_end - piece.grad_begin,
-                             speaks(layout->mesh, p->param->copy_mask, coord)};
+    const int64_t facts[] = {block.rows,
+                             block.cols,
+                             own.block.rows,
+                             own.block.cols,
+                             own.end - own.begin,
+                             kept_count(u, p, tsri_rest_chunk(layout, &block), coord),
+                             tsri_rest_speaks(layout, coord)};
 
     *hash = tsri_hash(facts, sizeof(facts), *hash);
     return TSR_OK;
@@ -67,13 +58,9 @@ tsr_status tsri_fsdp_rank_hash(tsr_module *model, int rank, uint64_t *out)
     TSR_TRY(tsr_mesh_coord(tsr_comm_mesh(e->comm), rank, coord));
     for (int i = 0; i < e->unit_count; i++) {
         const unit *u = e->units[i];
-        int index[4];
 
-        for (int level = 0; level < 4; level++) {
-            index[level] = index_in(tsr_comm_mesh(e->comm), u->mask[level], coord);
-        }
         for (int k = 0; k < u->param_count; k++) {
-            TSR_TRY(add_param(u, &u->params[k], rank, coord, index, &hash));
+            TSR_TRY(add_param(u, &u->params[k], rank, coord, &hash));
         }
     }
     *out = hash;

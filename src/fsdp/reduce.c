@@ -116,7 +116,7 @@ const tsri_grad_sink tsri_unit_sink = {.place = tsri_unit_sum_place,
                                        .destination = destination,
                                        .finalize = tsri_unit_finalize,
                                        .use = tsri_unit_use,
-                                       .load = tsri_unit_load};
+                                       .overwrite = tsri_unit_overwrite};
 
 tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size_t bytes)
 {

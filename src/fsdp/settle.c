@@ -52,26 +52,21 @@ static void complete_levels(unit *u)
 static tsr_status settle_levels(unit *u)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    int *ranks = NULL;
-    tsr_status status = TSR_OK;
+    int coord[TSR_MESH_MAX_AXES] = {0};
 
     complete_levels(u);
     TSR_TRY(tsri_legal_check_unit(u));
+    TSR_TRY(tsr_mesh_coord(mesh, tsr_comm_rank(u->comm), coord));
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
         if (u->level[axis] != TSR_LEVEL_DEFAULT && tsr_mesh_axis_size(mesh, axis) > 1) {
             u->mask[u->level[axis] - TSR_LEVEL_REPLICATE] |= 1u << axis;
         }
     }
-    TSR_TRY(tsri_alloc((size_t)tsr_mesh_cell_count(mesh), sizeof(int), &ranks));
-    for (int level = 0; level < 4 && status == TSR_OK; level++) {
-        TSR_TRY_GOTO(status,
-                     tsr_mesh_flat_ranks(mesh, u->mask[level], tsr_comm_rank(u->comm), ranks,
-                                         &u->ranks[level], &u->index[level]),
-                     free_ranks);
+    for (int level = 0; level < 4; level++) {
+        u->ranks[level] = tsri_flat_ranks(mesh, u->mask[level]);
+        u->index[level] = tsri_flat_index(mesh, u->mask[level], coord);
     }
-free_ranks:
-    tsri_free(&ranks);
-    return status;
+    return TSR_OK;
 }
 
 /* The last level-3 axes whose sizes multiply to at least k. */
@@ -115,57 +110,62 @@ static tsr_status open_groups(unit *u)
     return TSR_OK;
 }
 
-/* The largest extent of dim that any rank of the axes without data has. */
-static int64_t largest_extent(const tsr_layout *layout, int dim)
-{
-    int64_t n = dim < layout->ndim ? layout->shape[dim] : 1;
-
-    for (int axis = 0; axis < tsr_mesh_axis_count(layout->mesh); axis++) {
-        if (layout->place[axis].kind == TSR_SHARD && layout->place[axis].dim == dim) {
-            n = tsri_ceil_div(n, tsr_mesh_axis_size(layout->mesh, axis));
-        }
-    }
-    return n;
-}
-
-int64_t tsri_unit_chunk(const unit *u, const unit_param *p, int64_t rows, int64_t cols)
-{
-    const int ranks = p->whole ? 1 : u->ranks[3];
-
-    return p->by_cols ? rows * tsri_ceil_div(cols, ranks) : tsri_ceil_div(rows, ranks) * cols;
-}
-
 /* Place of p in the flat shard, after those placed before. The room is that of the largest piece
  * over tensor parallel, so that flat intervals are the same on all its ranks: what is replicated
  * there is owned alike. */
 static void place(unit *u, unit_param *p)
 {
-    const tsr_layout *layout = &p->param->value->layout;
-    const int ranks = p->whole ? 1 : u->ranks[3];
-    const int64_t room =
-        tsri_unit_chunk(u, p, largest_extent(layout, 0), largest_extent(layout, 1));
+    const tsri_rest_layout *layout = &p->param->master.layout;
+    const int64_t room = tsri_rest_room(layout);
 
-    p->chunk = tsri_unit_chunk(u, p, p->rows, p->cols);
     p->shard_offset = u->shard_count;
     u->shard_count += tsri_ceil_div(room, ALIGN) * ALIGN;
     if (p->by_cols) {
         p->fold_offset = u->fold_count;
-        u->fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * ranks;
+        u->fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * u->ranks[3];
     }
 }
 
-static void settle_sizes(unit *u)
+/* How p's pieces are cut, but for Flat, which wants the unit's sizes. */
+static tsr_status settle_chunk(const unit *u, unit_param *p)
+{
+    tsr_param *param = p->param;
+    tsri_block block;
+    const tsri_rest_layout layout = {.outer = param->value->layout,
+                                     .shard_axes = p->whole ? 0 : u->mask[3],
+                                     .shard_dim = p->by_cols && u->ranks[3] > 1 ? 1 : 0};
+
+    TSR_TRY(tsri_rest_check(&layout, param->name));
+    TSR_TRY(tsri_rest_outer(&layout.outer, tsr_comm_rank(u->comm), &block));
+    param->master.layout = layout;
+    param->value->dtype = u->param_dtype;
+    p->rows = block.rows;
+    p->cols = block.cols;
+    p->by_cols = layout.shard_dim == 1;
+    p->chunk = tsri_rest_chunk(&layout, &block);
+    return TSR_OK;
+}
+
+/* The intervals of the flat shard that this rank owns, and keeps gradients of. */
+static tsr_status settle_flat(unit *u)
+{
+    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
+    const tsri_flat own = {{u->mask[2], u->mask[1]}, u->train_count};
+    const tsri_flat grad = {{u->mask[2], 0}, u->train_count};
+    int coord[TSR_MESH_MAX_AXES] = {0};
+
+    TSR_TRY(tsr_mesh_coord(mesh, tsr_comm_rank(u->comm), coord));
+    tsri_flat_interval(&own, mesh, coord, &u->own_begin, &u->own_count);
+    tsri_flat_interval(&grad, mesh, coord, &u->grad_begin, &u->grad_count);
+    return TSR_OK;
+}
+
+static tsr_status settle_sizes(unit *u)
 {
     const int64_t split = (int64_t)u->ranks[1] * u->ranks[2];
 
     for (int i = 0; i < u->param_count; i++) {
-        unit_param *p = &u->params[i];
-        tsr_dtensor *value = p->param->value;
-
-        value->dtype = u->param_dtype;
-        p->rows = value->local_shape[0];
-        p->cols = value->layout.ndim == 2 ? value->local_shape[1] : 1;
-        p->by_cols = p->by_cols && u->ranks[3] > 1;
+        TSR_TRY(settle_chunk(u, &u->params[i]));
     }
     for (int i = 0; i < u->param_count; i++) {
         if (tsri_unit_trains(&u->params[i])) {
@@ -186,10 +186,7 @@ static void settle_sizes(unit *u)
             u->has_whole = true;
         }
     }
-    u->grad_count = u->train_count / u->ranks[2];
-    u->grad_begin = u->index[2] * u->grad_count;
-    u->own_count = u->grad_count / u->ranks[1];
-    u->own_begin = u->grad_begin + u->index[1] * u->own_count;
+    TSR_TRY(settle_flat(u));
     /* A refresh of offloaded parameters takes step memory: the first step makes one too, so that
      * the plan has it. */
     u->stale = u->options.offload_params && u->own_count < u->train_count;
@@ -202,91 +199,34 @@ static void settle_sizes(unit *u)
     u->has_grad_slot =
         u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32 ||
                                u->options.offload_grads);
+    return TSR_OK;
 }
 
-/* Axes on which what this rank owns of p is replicated. */
-static unsigned copy_mask(const unit *u, const unit_param *p)
-{
-    const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    unsigned mask = u->mask[0];
-
-    if (!tsri_unit_trains(p)) {
-        mask |= u->mask[1] | u->mask[2] | (p->whole ? u->mask[3] : 0);
-    }
-    for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((tsri_comm_data_mask(u->comm) >> axis & 1u) == 0 &&
-            tsr_mesh_axis_size(mesh, axis) > 1 &&
-            p->param->value->layout.place[axis].kind == TSR_REPLICATE) {
-            mask |= 1u << axis;
-        }
-    }
-    return mask;
-}
-
-/* This rank's part of n elements or rows in chunks of each. */
-static void part(int64_t n, int64_t each, int index, int64_t *begin, int64_t *count)
-{
-    *begin = tsri_min64(n, index * each);
-    *count = tsri_min64(each, n - *begin);
-}
-
-void tsri_unit_get_piece(const unit *u, const unit_param *p, int64_t rows, int64_t cols,
-                         const int index[4], unit_piece *out)
-{
-    const int ranks = p->whole ? 1 : u->ranks[3];
-    const int at = p->whole ? 0 : index[3];
-    const int64_t grad = index[2] * u->grad_count;
-    const int64_t own = grad + index[1] * u->own_count;
-    int64_t piece = 0;
-    int64_t begin = 0;
-    int64_t end = 0;
-
-    *out = (unit_piece){.row_count = rows, .col_count = cols};
-    if (p->by_cols) {
-        part(cols, tsri_ceil_div(cols, ranks), at, &out->col_begin, &out->col_count);
-    } else {
-        part(rows, tsri_ceil_div(rows, ranks), at, &out->row_begin, &out->row_count);
-    }
-    piece = out->row_count * out->col_count;
-    if (!tsri_unit_trains(p)) {
-        out->own_end = piece;
-        return;
-    }
-    tsri_intersect(own, own + u->own_count, p->shard_offset, p->shard_offset + piece, &begin, &end);
-    if (begin < end) {
-        out->own_begin = begin - p->shard_offset;
-        out->own_end = end - p->shard_offset;
-    }
-    tsri_intersect(grad, grad + u->grad_count, p->shard_offset,
-                   p->shard_offset + tsri_unit_chunk(u, p, rows, cols), &out->grad_begin,
-                   &out->grad_end);
-}
-
-static void settle_piece(const unit *u, const unit_param *p)
+/* What this rank owns of p, once there is memory. */
+static tsr_status settle_piece(const unit *u, const unit_param *p)
 {
     tsr_param *param = p->param;
-    unit_piece piece;
+    tsri_rest_layout layout = param->master.layout;
 
-    tsri_unit_get_piece(u, p, p->rows, p->cols, u->index, &piece);
-    param->by_cols = p->by_cols;
-    param->row_begin = piece.row_begin;
-    param->row_count = piece.row_count;
-    param->col_begin = piece.col_begin;
-    param->col_count = piece.col_count;
-    param->own_begin = piece.own_begin;
-    param->own_end = piece.own_end;
-    param->data = u->shard;
-    param->data_offset = piece.own_begin < piece.own_end
-                             ? (size_t)(p->shard_offset + piece.own_begin - u->shard_begin) * F32
-                             : 0;
-    param->copy_mask = copy_mask(u, p);
+    if (tsri_unit_trains(p)) {
+        layout.flat = (tsri_flat){{u->mask[2], u->mask[1]}, u->train_count};
+        layout.flat_at = p->shard_offset;
+    }
+    TSR_TRY(tsri_rest_init(&layout, TSR_F32, tsr_comm_rank(u->comm), &param->master));
+    param->grad = param->master;
+    param->master.buffer = u->shard;
+    if (tsri_rest_count(&param->master) > 0) {
+        param->master.offset =
+            (size_t)(p->shard_offset + param->master.piece.begin - u->shard_begin) * F32;
+    }
+    return TSR_OK;
 }
 
 /* The piece of p, drawn into (buffer, offset). */
 static tsr_status draw(const unit *u, const unit_param *p, uint64_t seed, tsr_buffer *buffer,
                        size_t offset)
 {
-    tsri_param_block block;
+    const tsri_block block = p->param->master.piece.block;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = p->param->name};
     tsrk_init_normal args = {
         .mean = (float)p->param->spec.init_mean,
@@ -294,7 +234,6 @@ static tsr_status draw(const unit *u, const unit_param *p, uint64_t seed, tsr_bu
         .key = tsri_rng_key(seed, tsri_hash_text(p->param->name), 0, 0),
     };
 
-    tsri_param_get_block(p->param, &block);
     args.rows = block.rows;
     args.cols = block.cols;
     args.first_row = block.first_row;
@@ -313,7 +252,7 @@ static tsr_status fill_own(const unit *u, const unit_param *p, uint64_t seed)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
     const tsr_param *param = p->param;
-    const int64_t own = param->own_end - param->own_begin;
+    const int64_t own = tsri_param_own_count(param);
     tsri_mem drawn = {0};
 
     if (own == 0) {
@@ -323,8 +262,8 @@ static tsr_status fill_own(const unit *u, const unit_param *p, uint64_t seed)
                                TSRI_MEM_SLOT_PARAM, u->module->path, stream, &drawn));
     TSR_TRY(draw(u, p, seed, drawn.buffer, drawn.offset));
     const tsri_mem from = {.buffer = drawn.buffer,
-                           .offset = drawn.offset + (size_t)param->own_begin * F32};
-    const tsri_mem to = {.buffer = u->shard, .offset = param->data_offset};
+                           .offset = drawn.offset + (size_t)param->master.piece.begin * F32};
+    const tsri_mem to = {.buffer = u->shard, .offset = param->master.offset};
 
     TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COMPUTE, &from, &to, own));
     tsri_arena_release(tsri_comm_arena(u->comm), &drawn, tsri_event_record(stream));
@@ -341,27 +280,15 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     return TSR_OK;
 }
 
-tsr_status tsri_unit_load(void *context, tsr_param *param, int64_t first, const float *host,
-                          int64_t count)
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param)
 {
     unit *u = context;
-    const int64_t at = u->params[param->unit_index].shard_offset;
-    const int64_t shard_end = u->shard_begin + (u->lean ? u->own_count : u->shard_count);
-    int64_t begin = 0;
-    int64_t end = 0;
 
     if (u->engine->watch.tape != NULL && tsri_tape_in_step(u->engine->watch.tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "write of parameter %s within a step: end the step first",
                          param->name);
     }
-    u->stale = u->stale || u->lean; /* the whole in half precision is older now */
-    tsri_intersect(at + first, at + first + count, u->shard_begin, shard_end, &begin, &end);
-    if (begin == end) {
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_write(u->shard, (size_t)(begin - u->shard_begin) * F32,
-                       host + (begin - at - first), (size_t)(end - begin) * F32,
-                       tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
+    u->stale = u->stale || (!param->spec.frozen && u->own_count < u->train_count);
     return TSR_OK;
 }
 
@@ -393,7 +320,7 @@ tsr_status tsri_unit_settle(unit *u, uint64_t seed)
 {
     TSR_TRY(settle_levels(u));
     TSR_TRY(open_groups(u));
-    settle_sizes(u);
+    TSR_TRY(settle_sizes(u));
     u->module->out_dtype = u->options.output_dtype;
     if (u->param_count == 0) {
         return TSR_OK;
@@ -401,7 +328,7 @@ tsr_status tsri_unit_settle(unit *u, uint64_t seed)
     u->module->in_dtype = u->param_dtype;
     TSR_TRY(open_rest(u));
     for (int i = 0; i < u->param_count; i++) {
-        settle_piece(u, &u->params[i]);
+        TSR_TRY(settle_piece(u, &u->params[i]));
         TSR_TRY(fill(u, &u->params[i], seed));
     }
     return TSR_OK;

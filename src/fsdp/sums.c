@@ -22,12 +22,14 @@ static void point(const unit *u, tsr_buffer *buffer, size_t offset)
 {
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        const int64_t own = p->shard_offset + p->param->own_begin - u->grad_begin;
+        tsri_rest *grad = &p->param->grad;
 
         if (tsri_unit_trains(p)) {
-            p->param->grad = buffer;
-            p->param->grad_offset =
-                p->param->own_begin < p->param->own_end ? offset + (size_t)own * F32 : offset;
+            grad->buffer = buffer;
+            grad->offset = offset;
+        }
+        if (tsri_unit_trains(p) && tsri_rest_count(grad) > 0) {
+            grad->offset += (size_t)(p->shard_offset + grad->piece.begin - u->grad_begin) * F32;
         }
     }
 }

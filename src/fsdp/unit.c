@@ -40,8 +40,8 @@ void tsri_unit_release(void *context)
         tsr_dtensor_release(&u->params[i].grad_value);
         u->params[i].param->sink = NULL;
         u->params[i].param->sink_context = NULL;
-        u->params[i].param->data = NULL;
-        u->params[i].param->grad = NULL;
+        u->params[i].param->master.buffer = NULL;
+        u->params[i].param->grad.buffer = NULL;
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
         tsri_param_release(&u->params[i].param);
     }

@@ -2,24 +2,14 @@
  * Copyright The Tessera authors */
 /* The global gradient norm, and what becomes of the step by it.
  *
- * The norm counts every element once: where owned elements are replicated over mesh axes
- * (copy_mask), only the ranks at coordinate 0 of those axes add theirs. Norm, scale and skip stay
+ * The norm counts every element once: where owned elements are replicated over mesh axes, the one
+ * rank that speaks for them adds them. Norm, scale and skip stay
  * on the device. */
 #include "optim_priv.h"
 
 #include "base/base.h"
 
 #include <math.h>
-
-bool tsri_optim_counts_here(const tsr_optimizer *opt, const tsr_param *param)
-{
-    for (int axis = 0; axis < tsr_mesh_axis_count(tsr_comm_mesh(opt->comm)); axis++) {
-        if ((param->copy_mask >> axis & 1u) != 0 && tsr_comm_coord(opt->comm, axis) != 0) {
-            return false;
-        }
-    }
-    return true;
-}
 
 /* From now on what opt knows is of tape's step. */
 static void attend(tsr_optimizer *opt, tsr_tape *tape)
@@ -34,13 +24,12 @@ static void attend(tsr_optimizer *opt, tsr_tape *tape)
 static tsr_status finalize(tsr_param *param, const char *what, tsr_tape **tape_out)
 {
     const tsri_grad_sink *sink = param->sink;
-    tsr_buffer *buffer = NULL;
-    size_t offset = 0;
+    const tsri_rest *grad = NULL;
 
     if (sink != NULL && sink->finalize != NULL) {
         TSR_TRY(sink->finalize(param->sink_context, param, what, tape_out));
     }
-    TSR_TRY(tsri_param_get_grad(param, &buffer, &offset));
+    TSR_TRY(tsri_param_get_grad(param, &grad));
     return TSR_OK;
 }
 
@@ -113,7 +102,7 @@ static tsr_status add_squares(const tsr_optimizer *opt, const tsr_param *param, 
     tsri_call call = {.stream = stream, .label = param->name};
     tsrk_sum_squares args = {.n = tsri_optim_own_count(param), .accumulate = true, .norm = norm};
 
-    args.x = tsri_optim_grad(&call, param);
+    args.x = tsri_optim_in(&call, &param->grad);
     args.out = tsri_arg_inout(&call, opt->scalars, offsetof(scalars, total), sizeof(double));
     TSR_TRY(TSRI_LAUNCH(&call, SUM_SQUARES, &args));
     return TSR_OK;
@@ -128,7 +117,7 @@ static tsr_status sum_gradients(const tsr_optimizer *opt, tsrk_norm norm, tsr_st
     for (int i = 0; i < opt->count; i++) {
         const tsr_param *param = opt->slots[i].param;
 
-        if (tsri_optim_own_count(param) > 0 && tsri_optim_counts_here(opt, param)) {
+        if (tsri_optim_own_count(param) > 0 && param->grad.speaks) {
             TSR_TRY(add_squares(opt, param, norm, stream));
         }
     }

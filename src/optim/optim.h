@@ -10,18 +10,12 @@
 
 #include "autograd/autograd.h"
 
-/** State of parameter index of the list given at creation: f32 [own_end - own_begin] each. */
+/** What is kept of parameter index of the list given at creation, of what this rank owns, f32. */
 typedef struct tsri_optimizer_state {
-    tsr_buffer *buffer; /* NULL: none (frozen, or SGD without momentum) */
-    size_t m_offset;    /* exp_avg, or the momentum buffer */
-    size_t v_offset;    /* exp_avg_sq; AdamW only */
-    bool has_v;
-    int64_t count;
+    tsri_rest m; /* exp_avg, or SGD's momentum; buffer NULL: none (frozen, or no momentum) */
+    tsri_rest v; /* exp_avg_sq; buffer NULL: none (SGD) */
 } tsri_optimizer_state;
-void tsri_optimizer_get_state(const tsr_optimizer *optimizer, int index, tsri_optimizer_state *out);
-/** True on the one rank that speaks for the owned elements of parameter index in sums over the
- * mesh, where they are replicated. */
-bool tsri_optimizer_counts_here(const tsr_optimizer *optimizer, int index);
+const tsri_optimizer_state *tsri_optimizer_get_state(const tsr_optimizer *optimizer, int index);
 /** Steps taken so far, without skipped ones: AdamW's t. Blocks. */
 tsr_status tsri_optimizer_get_steps(const tsr_optimizer *optimizer, int64_t *out);
 tsr_status tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);

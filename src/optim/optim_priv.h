@@ -19,7 +19,7 @@ typedef struct scalars {
 
 typedef struct slot {
     tsr_param *param; /* retained */
-    size_t m_offset, v_offset;
+    tsri_optimizer_state state;
     double lr_scale, weight_decay;
 } slot;
 
@@ -35,24 +35,24 @@ struct tsr_optimizer {
     bool has_norm;         /* of any step */
 };
 
+/** Elements that opt updates on this rank. */
 static inline int64_t tsri_optim_own_count(const tsr_param *param)
 {
-    return param->spec.frozen ? 0 : param->own_end - param->own_begin;
+    return param->spec.frozen ? 0 : tsri_param_own_count(param);
 }
 
-static inline size_t tsri_optim_own_bytes(const tsr_param *param)
+/** The whole of what rests, as an argument. */
+static inline const void *tsri_optim_in(tsri_call *call, const tsri_rest *rest)
 {
-    return (size_t)tsri_optim_own_count(param) * sizeof(float);
+    return tsri_arg_in(call, rest->buffer, rest->offset, tsri_rest_bytes(rest));
 }
 
-static inline const void *tsri_optim_grad(tsri_call *call, const tsr_param *param)
+static inline void *tsri_optim_inout(tsri_call *call, const tsri_rest *rest)
 {
-    return tsri_arg_in(call, param->grad, param->grad_offset, tsri_optim_own_bytes(param));
+    return tsri_arg_inout(call, rest->buffer, rest->offset, tsri_rest_bytes(rest));
 }
 
 /* clip.c */
-/** True on the one rank that speaks for what it owns of param. */
-bool tsri_optim_counts_here(const tsr_optimizer *opt, const tsr_param *param);
 /**
  * Make every gradient final, and know of the end of their step from now on.
  *

@@ -104,7 +104,7 @@ static tsr_status check_param(const tsr_optimizer *opt, tsr_param *const *params
         return TSR_RAISE(TSR_ERR_INVALID, "parameter %s lies on another comm than the optimizer",
                          params[i]->name);
     }
-    if (params[i]->data == NULL) {
+    if (params[i]->master.buffer == NULL) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "parameter %s has no memory yet: call tsr_module_materialize first",
                          params[i]->name);
@@ -114,19 +114,10 @@ static tsr_status check_param(const tsr_optimizer *opt, tsr_param *const *params
 
 static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *matches)
 {
-    const size_t states = (size_t)states_per_element(&opt->options);
-    size_t bytes = 0;
-
     for (int i = 0; i < opt->count; i++) {
-        slot *s = &opt->slots[i];
-        const size_t n = (size_t)tsri_optim_own_count(params[i]) * sizeof(float);
-
         TSR_TRY(check_param(opt, params, i));
-        s->param = tsri_param_retain(params[i]);
-        s->m_offset = bytes;
-        s->v_offset = bytes + n;
-        bytes += states * n;
-        choose_group(&opt->options, s, matches);
+        opt->slots[i].param = tsri_param_retain(params[i]);
+        choose_group(&opt->options, &opt->slots[i], matches);
     }
     for (int i = 0; i < opt->options.group_count; i++) {
         if (matches[i] == 0) {
@@ -136,11 +127,43 @@ static tsr_status fill_slots(tsr_optimizer *opt, tsr_param *const *params, int *
     }
     TSR_TRY(tsri_params_check_same(opt->comm, "the optimizer's list of parameters", params,
                                    opt->count));
-    if (bytes > 0) {
+    return TSR_OK;
+}
+
+/* Where a moment of param lies: as its master does, behind those before it. */
+static void place_state(const tsr_optimizer *opt, const tsr_param *param, size_t *bytes,
+                        tsri_rest *out)
+{
+    *out = param->master;
+    out->buffer = opt->state;
+    out->offset = *bytes;
+    *bytes += (size_t)tsri_optim_own_count(param) * sizeof(float);
+}
+
+static tsr_status open_state(tsr_optimizer *opt)
+{
+    const int states = states_per_element(&opt->options);
+    size_t bytes = 0;
+
+    for (int i = 0; i < opt->count; i++) {
+        bytes += (size_t)(states * tsri_optim_own_count(opt->slots[i].param)) * sizeof(float);
+    }
+    if (states > 0) {
         TSR_TRY(
             opt->options.offload
                 ? tsri_comm_host_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state)
                 : tsri_comm_buffer(opt->comm, bytes, TSRI_MEM_OPTIM, "optimizer", &opt->state));
+    }
+    bytes = 0;
+    for (int i = 0; i < opt->count; i++) {
+        slot *s = &opt->slots[i];
+
+        if (states >= 1 && !s->param->spec.frozen) {
+            place_state(opt, s->param, &bytes, &s->state.m);
+        }
+        if (states == 2 && !s->param->spec.frozen) {
+            place_state(opt, s->param, &bytes, &s->state.v);
+        }
     }
     return TSR_OK;
 }
@@ -174,6 +197,7 @@ tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int co
     TSR_TRY_GOTO(status, tsri_alloc((size_t)opt->options.group_count, sizeof(int), &matches),
                  destroy);
     TSR_TRY_GOTO(status, fill_slots(opt, params, matches), destroy);
+    TSR_TRY_GOTO(status, open_state(opt), destroy);
     TSR_TRY_GOTO(
         status,
         tsri_comm_buffer(comm, sizeof(scalars), TSRI_MEM_OTHER, "optimizer scalars", &opt->scalars),
@@ -209,21 +233,9 @@ void tsr_optimizer_destroy(tsr_optimizer **pointer)
     tsri_free(&opt);
 }
 
-void tsri_optimizer_get_state(const tsr_optimizer *opt, int index, tsri_optimizer_state *out)
+const tsri_optimizer_state *tsri_optimizer_get_state(const tsr_optimizer *opt, int index)
 {
-    const slot *s = &opt->slots[index];
-    const int states = states_per_element(&opt->options);
-
-    *out = (tsri_optimizer_state){.buffer = states > 0 ? opt->state : NULL,
-                                  .m_offset = s->m_offset,
-                                  .v_offset = s->v_offset,
-                                  .has_v = states == 2,
-                                  .count = tsri_optim_own_count(s->param)};
-}
-
-bool tsri_optimizer_counts_here(const tsr_optimizer *opt, int index)
-{
-    return tsri_optim_counts_here(opt, opt->slots[index].param);
+    return &opt->slots[index].state;
 }
 
 tsr_status tsri_optimizer_get_steps(const tsr_optimizer *opt, int64_t *out)

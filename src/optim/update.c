@@ -40,7 +40,6 @@ static tsr_status count_update(const tsr_optimizer *opt)
 static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
 {
     const tsr_param *p = s->param;
-    const size_t bytes = tsri_optim_own_bytes(p);
     tsrk_adamw args = {.n = tsri_optim_own_count(p),
                        .lr = lr * s->lr_scale,
                        .beta1 = opt->options.beta1,
@@ -48,10 +47,10 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
                        .eps = opt->options.eps,
                        .weight_decay = s->weight_decay};
 
-    args.p = tsri_arg_inout(call, p->data, p->data_offset, bytes);
-    args.g = tsri_optim_grad(call, p);
-    args.m = tsri_arg_inout(call, opt->state, s->m_offset, bytes);
-    args.v = tsri_arg_inout(call, opt->state, s->v_offset, bytes);
+    args.p = tsri_optim_inout(call, &p->master);
+    args.g = tsri_optim_in(call, &p->grad);
+    args.m = tsri_optim_inout(call, &s->state.m);
+    args.v = tsri_optim_inout(call, &s->state.v);
     args.step = step_arg(opt, call);
     args.scale = scale_arg(opt, call);
     args.skip = skip_arg(opt, call);
@@ -62,17 +61,16 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
 static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
 {
     const tsr_param *p = s->param;
-    const size_t bytes = tsri_optim_own_bytes(p);
     tsrk_sgd args = {.n = tsri_optim_own_count(p),
                      .lr = lr * s->lr_scale,
                      .momentum = opt->options.momentum,
                      .weight_decay = s->weight_decay,
                      .nesterov = opt->options.nesterov};
 
-    args.p = tsri_arg_inout(call, p->data, p->data_offset, bytes);
-    args.g = tsri_optim_grad(call, p);
+    args.p = tsri_optim_inout(call, &p->master);
+    args.g = tsri_optim_in(call, &p->grad);
     if (opt->options.momentum > 0.0) {
-        args.buffer = tsri_arg_inout(call, opt->state, s->m_offset, bytes);
+        args.buffer = tsri_optim_inout(call, &s->state.m);
         args.step = step_arg(opt, call);
     }
     args.scale = scale_arg(opt, call);

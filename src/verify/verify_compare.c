@@ -114,29 +114,25 @@ free_have:
 /* ---- parameters ---- */
 
 typedef struct piece {
-    const tsr_param *param;
-    tsri_param_block block;
+    const tsri_rest *rest;
     tsri_hf_place place;
     const tsri_safetensors_tensor *tensor;
-    tsr_buffer *buffer; /* the owned elements, f32, from offset on */
-    size_t offset;
     double worst, far; /* results */
 } piece;
 
 static tsr_status compare_chunk(verify_compare *v, piece *p, int64_t row, int64_t rows, float *have,
                                 float *want)
 {
-    const int64_t cols = p->block.cols;
-    const int64_t begin = tsri_max64(p->param->own_begin, row * cols);
-    const int64_t end = tsri_min64(p->param->own_end, (row + rows) * cols);
-    tsri_param_block part = p->block;
+    const int64_t cols = p->rest->piece.block.cols;
+    const int64_t begin = tsri_max64(p->rest->piece.begin, row * cols);
+    const int64_t end = tsri_min64(p->rest->piece.end, (row + rows) * cols);
+    tsri_block part = p->rest->piece.block;
 
     part.first_row += row;
     part.rows = rows;
     TSR_TRY(tsri_hf_read_block(v->c->expect, p->tensor, &p->place, &part, want));
-    TSR_TRY(tsri_read(p->buffer, p->offset + (size_t)(begin - p->param->own_begin) * sizeof(float),
-                      have, (size_t)(end - begin) * sizeof(float),
-                      tsri_comm_stream(v->job->comm, TSRI_STREAM_COMPUTE)));
+    TSR_TRY(tsri_rest_get(p->rest, begin, end, have,
+                          tsri_comm_stream(v->job->comm, TSRI_STREAM_COMPUTE)));
     for (int64_t i = begin; i < end; i++) {
         const double d = distance(have[i - begin], want[i - row * cols]);
 
@@ -148,21 +144,22 @@ static tsr_status compare_chunk(verify_compare *v, piece *p, int64_t row, int64_
 
 static tsr_status compare_piece(verify_compare *v, piece *p)
 {
-    const int64_t cols = p->block.cols;
+    const tsri_piece *own = &p->rest->piece;
+    const int64_t cols = own->block.cols;
     int64_t chunk = 0;
     int64_t last = 0;
     float *have = NULL;
     float *want = NULL;
     tsr_status status = TSR_OK;
 
-    if (p->param->own_begin >= p->param->own_end) {
+    if (own->begin == own->end) {
         return TSR_OK;
     }
     chunk = tsri_max64(1, CHUNK_ELEMENTS / cols);
-    last = tsri_ceil_div(p->param->own_end, cols);
+    last = tsri_ceil_div(own->end, cols);
     TSR_TRY(tsri_alloc((size_t)(chunk * cols), sizeof(*have), &have));
     TSR_TRY_GOTO(status, tsri_alloc((size_t)(chunk * cols), sizeof(*want), &want), free_have);
-    for (int64_t row = p->param->own_begin / cols; row < last; row += chunk) {
+    for (int64_t row = own->begin / cols; row < last; row += chunk) {
         TSR_TRY_GOTO(status, compare_chunk(v, p, row, tsri_min64(chunk, last - row), have, want),
                      free_want);
     }
@@ -203,27 +200,23 @@ static tsr_status compare_param(verify_compare *v, verify_kind kind, int index)
 {
     const tsr_param *param = v->job->params[index];
     const int at = (int)kind * v->param_count + index;
-    tsri_optimizer_state state = {0};
-    piece p = {.param = param};
+    const tsri_optimizer_state *state = tsri_optimizer_get_state(v->job->optimizer, index);
+    piece p = {0};
 
     TSR_TRY(tsri_hf_locate(&v->c->spec, tsr_param_name(param), &p.place));
     TSR_TRY(tsri_hf_find(v->c->expect, tsri_verify_prefix(kind), &p.place, param, &p.tensor));
-    tsri_param_get_block(param, &p.block);
     if (kind == VERIFY_GRAD) {
-        TSR_TRY(tsri_param_get_grad(param, &p.buffer, &p.offset));
+        TSR_TRY(tsri_param_get_grad(param, &p.rest));
     } else if (kind == VERIFY_FINAL) {
-        p.buffer = param->data;
-        p.offset = param->data_offset;
+        p.rest = &param->master;
     } else {
-        tsri_optimizer_get_state(v->job->optimizer, index, &state);
-        p.buffer = state.buffer;
-        p.offset = kind == VERIFY_ADAM_M ? state.m_offset : state.v_offset;
+        p.rest = kind == VERIFY_ADAM_M ? &state->m : &state->v;
     }
     TSR_TRY(compare_piece(v, &p));
     TSR_TRY(measure(v, p.tensor, &v->scale[at]));
     v->worst[at] = p.worst;
-    if (kind == VERIFY_FINAL && tsri_optimizer_counts_here(v->job->optimizer, index)) {
-        v->final_count += (double)(param->own_end - param->own_begin);
+    if (kind == VERIFY_FINAL && p.rest->speaks) {
+        v->final_count += (double)tsri_rest_count(p.rest);
         v->final_far += p.far;
     }
     return TSR_OK;

@@ -174,11 +174,11 @@ static tsr_status outcome(const tsri_job_options *o, double *loss, uint64_t *has
     *hash = 0;
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const size_t bytes = (size_t)(p->own_end - p->own_begin) * sizeof(float);
+        const size_t bytes = (size_t)tsri_param_own_count(p) * sizeof(float);
         void *host = NULL;
 
         TSR_TRY(tsri_alloc(bytes, 1, &host));
-        TSR_TRY(tsri_read(p->data, p->data_offset, host, bytes,
+        TSR_TRY(tsri_read(p->master.buffer, p->master.offset, host, bytes,
                           tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)));
         *hash = tsri_hash(host, bytes, *hash);
         tsri_free(&host);

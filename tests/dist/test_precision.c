@@ -84,15 +84,15 @@ static tsr_status read_owned(const tsri_job *job, curve *out)
     int64_t at = 0;
 
     for (int i = 0; i < job->param_count; i++) {
-        out->owned_count += job->params[i]->own_end - job->params[i]->own_begin;
+        out->owned_count += tsri_param_own_count(job->params[i]);
     }
     TSR_TRY(tsri_alloc((size_t)out->owned_count, sizeof(float), &out->owned));
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const int64_t n = p->own_end - p->own_begin;
+        const int64_t n = tsri_param_own_count(p);
 
-        TSR_TRY(
-            tsri_read(p->data, p->data_offset, out->owned + at, (size_t)n * sizeof(float), stream));
+        TSR_TRY(tsri_rest_get(&p->master, p->master.piece.begin, p->master.piece.end,
+                              out->owned + at, stream));
         at += n;
     }
     return TSR_OK;
@@ -417,12 +417,11 @@ static tsr_status load_zeros(tsri_job *job)
     for (int i = 0; i < job->param_count; i++) {
         tsr_param *p = job->params[i];
         const float row[VOCAB + 64] = {0};
-        tsri_param_block block;
 
-        tsri_param_get_block(p, &block);
+        const tsri_block block = p->master.piece.block;
         CHECK(block.cols <= (int64_t)(sizeof(row) / sizeof(row[0])));
         for (int64_t r = 0; r < block.rows; r++) {
-            TSR_TRY(p->sink->load(p->sink_context, p, r * block.cols, row, block.cols));
+            TSR_TRY(tsri_param_put(p, r * block.cols, (r + 1) * block.cols, row));
         }
     }
     return TSR_OK;

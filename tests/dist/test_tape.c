@@ -200,7 +200,6 @@ static void test_params(void)
     const tsr_param_spec spec = {.shape = {10, 6}, .ndim = 2};
     const tsr_param_spec bad = {.shape = {1, 2, 3}, .ndim = 3};
     const tsr_placement by_row = {.kind = TSR_SHARD, .dim = 0};
-    tsri_param_block block;
     tsr_param *param = NULL;
     rig r;
 
@@ -215,17 +214,8 @@ static void test_params(void)
     CHECK_STR(tsr_param_name(param), "layers.0.p");
     REQUIRE_OK(tsri_param_place(param, "tp", by_row));
     CHECK_EQ(param->value->local_count, 30);
-    param->row_begin = 2;
-    param->row_count = 3;
-    tsri_param_get_block(param, &block);
-    CHECK_EQ(block.first_row, 7);
-    CHECK_EQ(block.rows, 3);
-    CHECK_EQ(block.first_col, 0);
-    CHECK_EQ(block.cols, 6);
-    CHECK_EQ(block.global_rows, 10);
-    CHECK_EQ(block.global_cols, 6);
     REQUIRE(tsri_param_place(param, "no", by_row) == TSR_ERR_INVALID);
-    param->data = r.labels->storage->mem.buffer;
+    param->master.buffer = r.labels->storage->mem.buffer;
     REQUIRE(tsri_param_place(param, "tp", by_row) == TSR_ERR_STATE);
     tsr_error_clear();
     tsri_param_release(&param);

@@ -273,22 +273,22 @@ static void nothing_is_allocated_after_the_first_step(void)
 static tsr_status hash_param(const tsri_job *job, int index, uint64_t *sum)
 {
     const tsr_param *param = job->params[index];
-    const int64_t count = param->own_end - param->own_begin;
-    tsri_param_block block;
+    const int64_t count = tsri_param_own_count(param);
     float *values = NULL;
     tsr_status status = TSR_OK;
 
-    if (count <= 0 || !tsri_optimizer_counts_here(job->optimizer, index)) {
+    if (count <= 0 || !param->master.speaks) {
         return TSR_OK;
     }
-    tsri_param_get_block(param, &block);
+    const tsri_block block = param->master.piece.block;
     TSR_TRY(tsri_alloc((size_t)count, sizeof(*values), &values));
     TSR_TRY_GOTO(status,
-                 tsri_read(param->data, param->data_offset, values, (size_t)count * sizeof(float),
+                 tsri_read(param->master.buffer, param->master.offset, values,
+                           (size_t)count * sizeof(float),
                            tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)),
                  free_values);
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = param->own_begin + i;
+        const int64_t at = param->master.piece.begin + i;
         const int64_t row = block.first_row + at / block.cols;
         const int64_t col = block.first_col + at % block.cols;
         uint64_t words[3] = {tsri_hash_text(param->name), 0, 0};

@@ -378,16 +378,15 @@ static tsr_status add_by_hand(rig *r, bool deferred)
 
     TSR_TRY(tsr_module_params(r->module, &params, &count));
     for (int i = 0; i < count; i++) {
-        tsr_buffer *buffer = NULL;
-        size_t offset = 0;
+        const tsri_rest *rest = NULL;
 
-        TSR_TRY(tsri_param_get_grad(params[i], &buffer, &offset));
-        TSR_TRY(tsri_read(buffer, offset, grad, sizeof(grad), stream));
+        TSR_TRY(tsri_param_get_grad(params[i], &rest));
+        TSR_TRY(tsri_rest_read(rest, 0, ELEMENTS, grad, stream));
         for (int e = 0; e < ELEMENTS; e++) {
             grad[e] += deferred ? 0.0F : r->deferred[i][e];
             r->deferred[i][e] = grad[e];
         }
-        TSR_TRY(tsri_write(buffer, offset, grad, sizeof(grad), stream));
+        TSR_TRY(tsri_rest_write(rest, 0, ELEMENTS, grad, stream));
     }
     return TSR_OK;
 }
@@ -438,8 +437,8 @@ static tsr_status step(rig *r, int number, outcome *out)
 
 static tsr_status read_own(const rig *r, const tsr_param *p, float *out)
 {
-    TSR_TRY(tsri_read(p->data, p->data_offset, out,
-                      (size_t)(p->own_end - p->own_begin) * sizeof(float),
+    TSR_TRY(tsri_read(p->master.buffer, p->master.offset, out,
+                      (size_t)tsri_param_own_count(p) * sizeof(float),
                       tsri_comm_stream(r->comm, TSRI_STREAM_COMPUTE)));
     return TSR_OK;
 }
@@ -460,14 +459,13 @@ static tsr_status run(tsr_world *world, const variant *v, bool single, outcome *
     for (int i = 0; i < count; i++) {
         const tsr_param *p = params[i];
         float own[ELEMENTS];
-        tsri_param_block b;
 
         TSR_TRY(read_own(&r, p, single ? out->weights[i] : own));
-        tsri_param_get_block(p, &b);
-        for (int64_t e = p->own_begin; !single && e < p->own_end; e++) {
+        const tsri_block b = p->master.piece.block;
+        for (int64_t e = p->master.piece.begin; !single && e < p->master.piece.end; e++) {
             const int64_t at = (b.first_row + e / b.cols) * DIM + b.first_col + e % b.cols;
 
-            CHECK_NEAR(own[e - p->own_begin], want->weights[i][at], tolerance * 2.0);
+            CHECK_NEAR(own[e - p->master.piece.begin], want->weights[i][at], tolerance * 2.0);
         }
     }
     if (!single) {
@@ -528,7 +526,7 @@ static void digest_finds_the_odd_one(void)
     CHECK(before != 0);
     p = tsr_module_value(r.layer[1], "weight")->param;
     if (tsr_test_rank() == 3) {
-        CHECK_OK(tsri_write(p->data, p->data_offset, &odd, sizeof(odd),
+        CHECK_OK(tsri_write(p->master.buffer, p->master.offset, &odd, sizeof(odd),
                             tsri_comm_stream(r.comm, TSRI_STREAM_COMPUTE)));
     }
     CHECK_EQ(tsr_params_digest(r.module, NULL), TSR_ERR_DISAGREE);

@@ -242,19 +242,17 @@ static tsr_status disturb(void *context, tsri_job *job, int64_t step)
 
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const int64_t count = p->own_end - p->own_begin;
-        const size_t bytes = (size_t)count * sizeof(float);
-        tsr_buffer *grad = NULL;
-        size_t offset = 0;
+        const int64_t count = tsri_param_own_count(p);
+        const tsri_rest *grad = NULL;
         float *values = NULL;
 
         if (step == d->step && tsr_comm_rank(job->comm) == d->rank && is_matrix_of_block(p) &&
             count > 2) {
             TSR_TRY(tsri_alloc((size_t)count, sizeof(*values), &values));
-            TSR_TRY(tsri_param_get_grad(p, &grad, &offset));
-            TSR_TRY(tsri_read(grad, offset, values, bytes, stream));
+            TSR_TRY(tsri_param_get_grad(p, &grad));
+            TSR_TRY(tsri_rest_get(grad, grad->piece.begin, grad->piece.end, values, stream));
             harm(d->kind, values, count);
-            TSR_TRY(tsri_write(grad, offset, values, bytes, stream));
+            TSR_TRY(tsri_rest_put(grad, grad->piece.begin, grad->piece.end, values, stream));
             tsri_free(&values);
             return TSR_OK;
         }

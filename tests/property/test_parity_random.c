@@ -299,15 +299,14 @@ static bool is_noise(const tsr_param *p)
 /* Largest difference of what this rank owns of p from the whole tensor. */
 static double compare_piece(const tsr_param *p, const float *have, const float *whole, double scale)
 {
-    tsri_param_block b;
     double worst = 0.0;
 
-    tsri_param_get_block(p, &b);
-    for (int64_t e = p->own_begin; e < p->own_end; e++) {
+    const tsri_block b = p->master.piece.block;
+    for (int64_t e = p->master.piece.begin; e < p->master.piece.end; e++) {
         const int64_t row = b.first_row + e / b.cols;
         const int64_t col = b.first_col + e % b.cols;
-        const double d =
-            fabs((double)have[e - p->own_begin] - (double)whole[row * b.global_cols + col]);
+        const double d = fabs((double)have[e - p->master.piece.begin] -
+                              (double)whole[row * b.global_cols + col]);
 
         worst = d > worst || isnan(d) ? d : worst;
     }
@@ -330,14 +329,13 @@ static tsr_status look_at_gradients(void *context, tsri_job *job)
 
     for (int i = 0; i < job->param_count && l->step == 0; i++) {
         const tsr_param *p = job->params[i];
-        const int64_t count = p->own_end - p->own_begin;
-        tsr_buffer *grad = NULL;
-        size_t offset = 0;
+        const int64_t count = tsri_param_own_count(p);
+        const tsri_rest *grad = NULL;
         float *have = NULL;
         double d = 0.0;
 
-        TSR_TRY(tsri_param_get_grad(p, &grad, &offset));
-        TSR_TRY(read_f32(job, grad, offset, count, &have));
+        TSR_TRY(tsri_param_get_grad(p, &grad));
+        TSR_TRY(read_f32(job, grad->buffer, grad->offset, count, &have));
         if (!l->compare) {
             l->r->grad[i] = have;
             continue;
@@ -375,7 +373,7 @@ static tsr_status record_single(tsr_world *world, const tsri_job_options *o, rec
     }
     TSR_TRY(run_steps(&job, &l, r->result));
     for (int i = 0; i < job.param_count; i++) {
-        TSR_TRY(read_f32(&job, job.params[i]->data, job.params[i]->data_offset,
+        TSR_TRY(read_f32(&job, job.params[i]->master.buffer, job.params[i]->master.offset,
                          tsr_param_count(job.params[i]), &r->final[i]));
     }
     close_single(&job);
@@ -410,10 +408,10 @@ static tsr_status check_layout(tsr_world *world, const tsri_job_options *o, reco
     }
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
-        const size_t offset = p->data_offset;
+        const size_t offset = p->master.offset;
         float *have = NULL;
 
-        TSR_TRY(read_f32(job, p->data, offset, p->own_end - p->own_begin, &have));
+        TSR_TRY(read_f32(job, p->master.buffer, offset, tsri_param_own_count(p), &have));
         if (!is_noise(p)) {
             /* eps 1e-4 lets a gradient's error of tolerance * 1 move an update by a fifth at most
              */

@@ -132,27 +132,25 @@ static tsr_status write_step(tsri_job *job, int step)
     return TSR_OK;
 }
 
-static tsr_status read_f32(const tsri_job *job, tsr_buffer *buffer, size_t offset, int64_t count,
-                           float **out)
+static tsr_status read_f32(const tsri_job *job, const tsri_rest *rest, float **out)
 {
-    TSR_TRY(tsri_alloc((size_t)count, sizeof(float), out));
-    TSR_TRY(tsri_read(buffer, offset, *out, (size_t)count * sizeof(float),
-                      tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)));
+    TSR_TRY(tsri_alloc((size_t)tsri_rest_count(rest), sizeof(float), out));
+    TSR_TRY(tsri_rest_get(rest, rest->piece.begin, rest->piece.end, *out,
+                          tsri_comm_stream(job->comm, TSRI_STREAM_COMPUTE)));
     return TSR_OK;
 }
 
 /* Largest difference of what this rank owns of p from the whole tensor. */
 static double compare_piece(const tsr_param *p, const float *have, const float *whole)
 {
-    tsri_param_block b;
     double worst = 0.0;
 
-    tsri_param_get_block(p, &b);
-    for (int64_t e = p->own_begin; e < p->own_end; e++) {
+    const tsri_block b = p->master.piece.block;
+    for (int64_t e = p->master.piece.begin; e < p->master.piece.end; e++) {
         const int64_t row = b.first_row + e / b.cols;
         const int64_t col = b.first_col + e % b.cols;
-        const double d =
-            fabs((double)have[e - p->own_begin] - (double)whole[row * b.global_cols + col]);
+        const double d = fabs((double)have[e - p->master.piece.begin] -
+                              (double)whole[row * b.global_cols + col]);
 
         worst = d <= worst ? worst : d;
     }
@@ -169,15 +167,15 @@ static double largest(const float *values, int64_t count)
     return most > 0.0 ? most : 1.0;
 }
 
-/* Record or compare the owned elements of p at (buffer, offset); bound: of the absolute error. */
-static tsr_status look_at(parity_run *l, const tsri_job *job, int i, tsr_buffer *buffer,
-                          size_t offset, float **whole, double bound)
+/* Record or compare the owned elements of p at rest; bound: of the absolute error. */
+static tsr_status look_at(parity_run *l, const tsri_job *job, int i, const tsri_rest *rest,
+                          float **whole, double bound)
 {
     const tsr_param *p = job->params[i];
-    const int64_t count = p->own_end - p->own_begin;
+    const int64_t count = tsri_param_own_count(p);
     float *have = NULL;
 
-    TSR_TRY(read_f32(job, buffer, offset, count, &have));
+    TSR_TRY(read_f32(job, rest, &have));
     if (l->records) {
         whole[i] = have;
         return TSR_OK;
@@ -196,11 +194,10 @@ static tsr_status look_at_gradients(void *context, tsri_job *job)
     parity_run *l = context;
 
     for (int i = 0; i < job->param_count && l->step == 0; i++) {
-        tsr_buffer *grad = NULL;
-        size_t offset = 0;
+        const tsri_rest *grad = NULL;
 
-        TSR_TRY(tsri_param_get_grad(job->params[i], &grad, &offset));
-        TSR_TRY(look_at(l, job, i, grad, offset, l->r->grad, 0.0));
+        TSR_TRY(tsri_param_get_grad(job->params[i], &grad));
+        TSR_TRY(look_at(l, job, i, grad, l->r->grad, 0.0));
     }
     return TSR_OK;
 }
@@ -228,8 +225,7 @@ static tsr_status run_steps(tsri_job *job, parity_run *l)
     for (int i = 0; i < job->param_count; i++) {
         const tsr_param *p = job->params[i];
 
-        TSR_TRY(look_at(l, job, i, p->data, p->data_offset, l->r->final,
-                        PARITY_STEPS * lr * tolerance / eps));
+        TSR_TRY(look_at(l, job, i, &p->master, l->r->final, PARITY_STEPS * lr * tolerance / eps));
     }
     return TSR_OK;
 }

@@ -112,13 +112,12 @@ void program_compare_piece(const program *p, const program_run_options *o, int s
     const double tolerance = is_grad
                                  ? grad_tolerance(p, o, step) * grad_scale(p, o->exact, step, param)
                                  : value_tolerance(p, o, step, param);
-    tsri_param_block b;
 
-    tsri_param_get_block(piece, &b);
-    for (int64_t e = piece->own_begin; e < piece->own_end; e++) {
+    const tsri_block b = piece->master.piece.block;
+    for (int64_t e = piece->master.piece.begin; e < piece->master.piece.end; e++) {
         const int64_t row = b.first_row + e / b.cols;
         const int64_t col = b.first_col + e % b.cols;
-        const double mine = (double)have[e - piece->own_begin];
+        const double mine = (double)have[e - piece->master.piece.begin];
         const double right = want[row * b.global_cols + col];
         char text[256];
 

@@ -400,23 +400,18 @@ static tsr_status compare_params(runner *r, bool is_grad)
     }
     for (int i = 0; i < r->p->param_count; i++) {
         const tsr_param *p = r->params[i];
-        tsr_buffer *buffer = NULL;
-        size_t offset = 0;
+        const tsri_rest *rest = &p->master;
         int64_t count = 0;
         float have[1024];
 
         if (r->p->params[i].frozen) {
             continue;
         }
-        buffer = p->data;
-        offset = p->data_offset;
-        count = p->own_end - p->own_begin;
+        count = tsri_param_own_count(p);
         if (is_grad) {
-            TSR_TRY(tsri_param_get_grad(p, &buffer, &offset));
+            TSR_TRY(tsri_param_get_grad(p, &rest));
         }
-        if (count > 0) {
-            TSR_TRY(tsri_read(buffer, offset, have, (size_t)count * sizeof(float), stream));
-        }
+        TSR_TRY(tsri_rest_get(rest, rest->piece.begin, rest->piece.end, have, stream));
         for (int64_t e = 0; e < count; e++) {
             have[e] = (float)((double)have[e] / scale);
         }

@@ -232,10 +232,10 @@ tsr_status step_rig_read(const step_rig *rig, float *out)
     for (int i = 0; i < count; i++) {
         const tsr_param *p = params[i];
 
-        TSR_TRY(tsri_read(p->data, p->data_offset, out + at,
-                          (size_t)(p->own_end - p->own_begin) * sizeof(float),
+        TSR_TRY(tsri_read(p->master.buffer, p->master.offset, out + at,
+                          (size_t)tsri_param_own_count(p) * sizeof(float),
                           tsri_comm_stream(rig->comm, TSRI_STREAM_COMPUTE)));
-        at += p->own_end - p->own_begin;
+        at += tsri_param_own_count(p);
     }
     return TSR_OK;
 }
@@ -254,10 +254,9 @@ bool step_rig_near(const step_rig *rig, const float *whole, double tolerance)
     }
     for (int i = 0; i < count; i++) {
         const tsr_param *p = params[i];
-        tsri_param_block b;
 
-        tsri_param_get_block(p, &b);
-        for (int64_t e = p->own_begin; e < p->own_end; e++, at++) {
+        const tsri_block b = p->master.piece.block;
+        for (int64_t e = p->master.piece.begin; e < p->master.piece.end; e++, at++) {
             const int64_t g = (b.first_row + e / b.cols) * STEP_DIM + b.first_col + e % b.cols;
 
             if (!(fabs((double)own[at] - (double)whole[base + g]) <= tolerance)) {

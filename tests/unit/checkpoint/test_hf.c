@@ -250,7 +250,7 @@ static void close_model(model *m)
 
 /* Every element of a block against its index in the file's tensor. */
 static void check_block(tsri_safetensors *st, const tsr_golden *golden, const tsri_hf_place *place,
-                        const tsri_safetensors_tensor *t, const tsri_param_block *b)
+                        const tsri_safetensors_tensor *t, const tsri_block *b)
 {
     const float *file = tsr_golden_tensor(golden, t->name, NULL, NULL, NULL);
     const int64_t width = place->transposed ? place->parts * b->global_rows : b->global_cols;
@@ -289,7 +289,7 @@ static void blocks(void)
         const tsr_param_spec *s = tsr_param_get_spec(m.params[i]);
         const int64_t cols = s->ndim == 2 ? s->shape[1] : 1;
         const tsri_safetensors_tensor *t = NULL;
-        tsri_param_block b = {
+        tsri_block b = {
             .rows = s->shape[0], .cols = cols, .global_rows = s->shape[0], .global_cols = cols};
         tsri_hf_place place;
 

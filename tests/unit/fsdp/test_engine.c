@@ -300,9 +300,9 @@ static void patterns_reach_their_units(void)
     for (int i = 0; i < r.job->param_count; i++) {
         const tsr_param *p = r.job->params[i];
 
-        split += p->by_cols;
+        split += p->master.layout.shard_dim;
         frozen += p->spec.frozen;
-        CHECK_EQ(p->by_cols, strstr(tsr_param_name(p), "mlp.down") != NULL);
+        CHECK_EQ(p->master.layout.shard_dim == 1, strstr(tsr_param_name(p), "mlp.down") != NULL);
         CHECK_EQ(p->spec.frozen, strcmp(tsr_param_name(p), "layers.1.attn.o.weight") == 0);
     }
     CHECK_EQ(split, LAYERS);
@@ -319,25 +319,23 @@ static tsr_status gradients_are_there(void *context, tsri_job *job)
     int *seen = context;
 
     for (int i = 0; i < job->param_count; i++) {
-        tsr_buffer *buffer = NULL;
-        size_t offset = 0;
+        const tsri_rest *grad = NULL;
 
-        TSR_TRY(tsri_param_get_grad(job->params[i], &buffer, &offset));
-        *seen += buffer != NULL;
+        TSR_TRY(tsri_param_get_grad(job->params[i], &grad));
+        *seen += grad->buffer != NULL;
     }
     return TSR_OK;
 }
 
 static void check_no_gradients(rig *r)
 {
-    tsr_buffer *buffer = NULL;
-    size_t offset = 0;
+    const tsri_rest *grad = NULL;
     int64_t steps = 0;
     int64_t steps_after = 0;
 
     CHECK_OK(tsri_optimizer_get_steps(r->job->optimizer, &steps));
     for (int i = 0; i < r->job->param_count; i++) {
-        CHECK_STATUS(TSR_ERR_STATE, tsri_param_get_grad(r->job->params[i], &buffer, &offset));
+        CHECK_STATUS(TSR_ERR_STATE, tsri_param_get_grad(r->job->params[i], &grad));
     }
     CHECK_STATUS(TSR_ERR_STATE, tsr_clip_grad_norm(r->job->optimizer, r->job->tape, 1.0));
     CHECK_STATUS(TSR_ERR_STATE, tsr_optimizer_step(r->job->optimizer, 1e-3));

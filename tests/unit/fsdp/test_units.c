@@ -475,12 +475,11 @@ static tsr_status touch_gradient(const rig *r)
 {
     tsri_call call = {.stream = tsri_comm_stream(r->comm, TSRI_STREAM_COMPUTE), .label = "touch"};
     const tsr_param *p = tsr_module_value(r->s.layer[1], "weight")->param;
-    tsrk_zero args = {.bytes = (size_t)(p->own_end - p->own_begin) * sizeof(float)};
-    tsr_buffer *grad = NULL;
-    size_t offset = 0;
+    tsrk_zero args = {.bytes = (size_t)tsri_param_own_count(p) * sizeof(float)};
+    const tsri_rest *grad = NULL;
 
-    TSR_TRY(tsri_param_get_grad(p, &grad, &offset));
-    args.out = tsri_arg_out(&call, grad, offset, args.bytes);
+    TSR_TRY(tsri_param_get_grad(p, &grad));
+    args.out = tsri_arg_out(&call, grad->buffer, grad->offset, args.bytes);
     TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
     return TSR_OK;
 }

@@ -139,7 +139,7 @@ tsr_status tsri_tape_tell_played(const tsr_tape *tape)
 
 tsr_status tsri_tape_meet(tsr_tape *tape, unsigned mask)
 {
-    if ((mask & tsri_comm_data_mask(tape->comm)) == 0) {
+    if ((mask & tsri_comm_batch_axes(tape->comm)) == 0) {
         return TSR_OK;
     }
     for (const tsri_step_watch *w = tape->watches; w != NULL; w = w->next) {

@@ -360,7 +360,7 @@ release_owned:
 static bool takes_terms(const tsri_node *node, int axis)
 {
     const tsri_op_call *call = &node->call;
-    bool alike = node->of_params && (tsri_comm_data_mask(call->comm) >> axis & 1U) != 0;
+    bool alike = node->of_params && (tsri_comm_sum_axes(call->comm) >> axis & 1U) != 0;
 
     for (int i = 0; i < call->in_count; i++) {
         alike = alike && call->in_layout[i].place[axis].kind == TSR_REPLICATE;

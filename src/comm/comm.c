@@ -147,7 +147,7 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
     atomic_init(&comm->owners, 1);
     comm->world = world;
     comm->mesh = tsr_mesh_retain(mesh);
-    comm->data_mask = (1U << tsr_mesh_axis_count(mesh)) - 1U;
+    tsri_comm_carry_data(comm, (1U << tsr_mesh_axis_count(mesh)) - 1U);
     tsri_world_attach(world, comm);
     TSR_TRY_GOTO(status, tsr_mesh_coord(mesh, world->rank, comm->coord), fail);
     TSR_TRY_GOTO(status, tsri_world_agree(world, "opening a device", open_device(comm)), fail);
@@ -157,7 +157,7 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
                  fail);
     TSR_TRY_GOTO(status,
                  tsri_world_agree(world, "opening groups",
-                                  tsri_comm_open_sets(comm, comm->data_mask, TSRI_STREAM_COMPUTE)),
+                                  tsri_comm_open_sets(comm, comm->batch_axes, TSRI_STREAM_COMPUTE)),
                  fail);
     *out = comm;
     return TSR_OK;

@@ -62,10 +62,14 @@ tsr_status tsri_comm_host_buffer(tsr_comm *comm, size_t bytes, tsri_mem_kind kin
 /** "replicate+shard" of axis_mask into text. */
 const char *tsri_comm_mask_name(const tsr_comm *comm, unsigned axis_mask, char *text, size_t size);
 
-/* ---- data axes: which axes split the batch ---- */
+/* ---- what axes are for ---- */
 
-/** Bit per axis that carries data. Default: every axis that nobody claimed. */
-unsigned tsri_comm_data_mask(const tsr_comm *comm);
+/** Bit per axis that splits the batch: its ranks see other rows, and may run other modules. */
+unsigned tsri_comm_batch_axes(const tsr_comm *comm);
+
+/** Bit per axis over which gradients of parameters are summed: the sum of a parameter that is
+ *  replicated there is Partial, and its state may be sharded by levels. */
+unsigned tsri_comm_sum_axes(const tsr_comm *comm);
 
 /** Whether more than one rank shares the data: else all of them do the same. */
 bool tsri_comm_splits_data(const tsr_comm *comm);

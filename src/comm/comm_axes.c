@@ -42,15 +42,28 @@ static tsr_status find_axis(const tsr_comm *comm, const char *name, const char *
                      near != NULL ? "; nearest: " : "", near != NULL ? near : "");
 }
 
-unsigned tsri_comm_data_mask(const tsr_comm *comm)
+/* An axis that carries data does both: rows are split over it, and each rank's gradient is a term
+ * of the sum. One that splits the input otherwise would do one of them. */
+void tsri_comm_carry_data(tsr_comm *comm, unsigned mask)
 {
-    return comm->data_mask;
+    comm->batch_axes = mask;
+    comm->sum_axes = mask;
+}
+
+unsigned tsri_comm_batch_axes(const tsr_comm *comm)
+{
+    return comm->batch_axes;
+}
+
+unsigned tsri_comm_sum_axes(const tsr_comm *comm)
+{
+    return comm->sum_axes;
 }
 
 bool tsri_comm_splits_data(const tsr_comm *comm)
 {
     for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
-        if ((comm->data_mask >> axis & 1U) != 0 && tsr_mesh_axis_size(comm->mesh, axis) > 1) {
+        if ((comm->batch_axes >> axis & 1U) != 0 && tsr_mesh_axis_size(comm->mesh, axis) > 1) {
             return true;
         }
     }
@@ -69,12 +82,12 @@ tsr_status tsri_comm_claim_axis(tsr_comm *comm, const char *axis, const char *cl
         return TSR_RAISE(TSR_ERR_INVALID, "axis \"%s\" is claimed by %s, %s cannot have it", axis,
                          comm->claimant[at], claimant);
     }
-    if (comm->data_named && (comm->data_mask >> at & 1U) != 0) {
+    if (comm->data_named && (comm->batch_axes >> at & 1U) != 0) {
         return TSR_RAISE(TSR_ERR_INVALID, "axis \"%s\" is named as a data axis, %s cannot have it",
                          axis, claimant);
     }
     TSR_TRY(tsri_strdup(claimant, &comm->claimant[at]));
-    comm->data_mask &= ~(1U << at);
+    tsri_comm_carry_data(comm, comm->batch_axes & ~(1U << at));
     return TSR_OK;
 }
 
@@ -95,7 +108,7 @@ tsr_status tsri_comm_set_data_axes(tsr_comm *comm, const char *const *names, int
         }
         mask |= 1U << at;
     }
-    comm->data_mask = mask;
+    tsri_comm_carry_data(comm, mask);
     comm->data_named = true;
     return TSR_OK;
 }
@@ -106,7 +119,8 @@ tsr_status tsri_comm_check_axes(const tsr_comm *comm)
     unsigned idle = 0;
 
     for (int axis = 0; axis < tsr_mesh_axis_count(comm->mesh); axis++) {
-        bool used = (comm->data_mask >> axis & 1U) != 0 || comm->claimant[axis] != NULL;
+        bool used =
+            ((comm->batch_axes | comm->sum_axes) >> axis & 1U) != 0 || comm->claimant[axis] != NULL;
 
         if (!used && tsr_mesh_axis_size(comm->mesh, axis) > 1) {
             idle |= 1U << axis;

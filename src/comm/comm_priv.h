@@ -50,13 +50,16 @@ struct tsr_comm {
     comm_group *groups;
     int group_count, group_capacity;
     int coord[TSR_MESH_MAX_AXES];
-    unsigned data_mask;
-    bool data_named; /* data_mask was said, not the default */
+    unsigned batch_axes, sum_axes;
+    bool data_named; /* they were said, not the default */
     bool records;    /* a ledger is kept */
     int kept_at;     /* in world->kept */
     uint64_t epoch;  /* the newest of any tape */
     char *claimant[TSR_MESH_MAX_AXES];
 };
+
+/** Say which axes carry data: what they are for follows. */
+void tsri_comm_carry_data(tsr_comm *comm, unsigned mask);
 
 void tsri_comm_groups_close(tsr_comm *comm);
 

@@ -145,7 +145,7 @@ tsr_status tsr_layout_data(const tsr_comm *comm, const int64_t *shape, int ndim,
     TSRI_WANT(comm, out);
 
     tsr_layout layout;
-    unsigned mask = tsri_comm_data_mask(comm);
+    unsigned mask = tsri_comm_batch_axes(comm);
 
     TSR_TRY(tsr_layout_init(tsr_comm_mesh(comm), shape, ndim, &layout));
     if (ndim == 0 && mask != 0) {

@@ -50,7 +50,7 @@ static tsr_status check_groups(const engine *e, const announcement *all)
     char theirs[192];
 
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((tsri_comm_data_mask(e->comm) >> axis & 1u) != 0) {
+        if ((tsri_comm_batch_axes(e->comm) >> axis & 1u) != 0) {
             continue;
         }
         for (int rank = 0; rank < tsr_mesh_cell_count(mesh); rank++) {

@@ -234,10 +234,10 @@ static bool bad_dim(legal_case *c)
 static bool level_without_data(legal_case *c)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(c->unit->comm);
-    const unsigned data = tsri_comm_data_mask(c->unit->comm);
+    const unsigned sums = tsri_comm_sum_axes(c->unit->comm);
 
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((data >> axis & 1u) == 0 && c->unit->level[axis] != TSR_LEVEL_DEFAULT) {
+        if ((sums >> axis & 1u) == 0 && c->unit->level[axis] != TSR_LEVEL_DEFAULT) {
             return found(c, "axis \"%s\" has level %d but carries no data",
                          tsr_mesh_axis_name(mesh, axis), (int)c->unit->level[axis] - 1);
         }

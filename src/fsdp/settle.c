@@ -14,15 +14,15 @@ enum {
 };
 
 /* The axis called "shard" if it carries data, else the last data axis; -1: none. */
-static int inner_axis(const tsr_mesh *mesh, unsigned data)
+static int inner_axis(const tsr_mesh *mesh, unsigned sums)
 {
     const int named = tsr_mesh_axis_find(mesh, "shard");
     int axis = tsr_mesh_axis_count(mesh) - 1;
 
-    if (named >= 0 && (data >> named & 1u) != 0) {
+    if (named >= 0 && (sums >> named & 1u) != 0) {
         return named;
     }
-    while (axis >= 0 && (data >> axis & 1u) == 0) {
+    while (axis >= 0 && (sums >> axis & 1u) == 0) {
         axis--;
     }
     return axis;
@@ -32,11 +32,11 @@ static int inner_axis(const tsr_mesh *mesh, unsigned data)
 static void complete_levels(unit *u)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    const unsigned data = tsri_comm_data_mask(u->comm);
-    const int inner = inner_axis(mesh, data);
+    const unsigned sums = tsri_comm_sum_axes(u->comm);
+    const int inner = inner_axis(mesh, sums);
 
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        if ((data >> axis & 1u) == 0 || u->level[axis] != TSR_LEVEL_DEFAULT) {
+        if ((sums >> axis & 1u) == 0 || u->level[axis] != TSR_LEVEL_DEFAULT) {
             continue;
         }
         u->level[axis] = axis == inner ? u->inner_level : u->other_level;

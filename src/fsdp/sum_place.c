@@ -33,7 +33,7 @@ static unsigned other_axes(const unit *u)
             mask |= 1u << axis;
         }
     }
-    return mask & ~tsri_comm_data_mask(u->comm);
+    return mask & ~tsri_comm_sum_axes(u->comm);
 }
 
 /* Of these those on which layout is Partial. */
@@ -91,7 +91,7 @@ tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout
     unit *u = context;
     unit_param *p = &u->params[param->unit_index];
     const tsr_layout *value = &param->value->layout;
-    const unsigned data = tsri_comm_data_mask(u->comm);
+    const unsigned sums = tsri_comm_sum_axes(u->comm);
 
     if (!u->placed) {
         TSR_TRY(widen(u, p, partial_axes(u, arrives)));
@@ -99,7 +99,7 @@ tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout
     *dtype_out = u->has_grad_slot ? u->reduce_dtype : TSR_F32;
     *sum_out = *value;
     for (int axis = 0; axis < tsr_mesh_axis_count(value->mesh); axis++) {
-        const bool partial = ((data | p->partial_mask) >> axis & 1u) != 0 &&
+        const bool partial = ((sums | p->partial_mask) >> axis & 1u) != 0 &&
                              tsr_mesh_axis_size(value->mesh, axis) > 1;
 
         if (value->place[axis].kind != TSR_SHARD) {
@@ -118,7 +118,7 @@ static bool may_differ(const unit *u)
     bool free = false;
 
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
-        data = data || ((tsri_comm_data_mask(u->comm) >> axis & 1u) != 0 &&
+        data = data || ((tsri_comm_batch_axes(u->comm) >> axis & 1u) != 0 &&
                         tsr_mesh_axis_size(mesh, axis) > 1);
         for (int i = 0; i < u->param_count; i++) {
             free = free || ((others >> axis & 1u) != 0 && tsri_unit_trains(&u->params[i]) &&

@@ -83,7 +83,7 @@ static tsr_status data_layout(const tsri_job *job, tsr_layout *out)
 {
     const tsri_job_options *o = &job->options;
     const int64_t shape[2] = {o->batch, o->seq};
-    const unsigned data = tsri_comm_data_mask(job->comm);
+    const unsigned data = tsri_comm_batch_axes(job->comm);
 
     TSR_TRY(tsr_layout_data(job->comm, shape, 2, out));
     for (int axis = 0; o->sequence_parallel && axis < tsr_mesh_axis_count(job->mesh); axis++) {
@@ -97,7 +97,7 @@ static tsr_status data_layout(const tsri_job *job, tsr_layout *out)
 static tsr_status number_rank(const tsri_job *job, const tsr_layout *layout, int rank,
                               uint64_t *out)
 {
-    const unsigned data = tsri_comm_data_mask(job->comm);
+    const unsigned data = tsri_comm_sum_axes(job->comm);
     int64_t facts[2 + TSR_MESH_MAX_AXES] = {0};
     int64_t offset[TSR_MAX_DIMS];
     int coord[TSR_MESH_MAX_AXES] = {0};

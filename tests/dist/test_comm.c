@@ -390,18 +390,21 @@ static void test_claims(void)
     bench b = open_bench(NULL);
 
     REQUIRE(b.comm != NULL);
-    CHECK_EQ(tsri_comm_data_mask(b.comm), 7U);
+    CHECK_EQ(tsri_comm_batch_axes(b.comm), 7U);
+    CHECK_EQ(tsri_comm_sum_axes(b.comm), 7U);
     CHECK_OK(tsri_comm_check_axes(b.comm));
     CHECK_OK(tsri_comm_claim_axis(b.comm, "tp", "tp_plan"));
     CHECK_OK(tsri_comm_claim_axis(b.comm, "tp", "tp_plan"));
-    CHECK_EQ(tsri_comm_data_mask(b.comm), 3U);
+    CHECK_EQ(tsri_comm_batch_axes(b.comm), 3U);
+    CHECK_EQ(tsri_comm_sum_axes(b.comm), 3U);
     CHECK_OK(tsri_comm_check_axes(b.comm));
     check_rejected(tsri_comm_claim_axis(b.comm, "tp", "other"), "is claimed by tp_plan, other");
     check_rejected(tsri_comm_claim_axis(b.comm, "shrad", "tp_plan"),
                    "the mesh has: replicate, shard, tp; nearest: shard");
     check_rejected(tsri_comm_set_data_axes(b.comm, (const char *[]){"tp"}, 1),
                    "axis \"tp\", which tp_plan claimed");
-    CHECK_EQ(tsri_comm_data_mask(b.comm), 3U);
+    CHECK_EQ(tsri_comm_batch_axes(b.comm), 3U);
+    CHECK_EQ(tsri_comm_sum_axes(b.comm), 3U);
     close_bench(&b);
 }
 
@@ -420,13 +423,15 @@ static void test_data_axes(void)
     check_rejected(tsri_comm_set_data_axes(b.comm, (const char *[]){"data"}, 1),
                    "data_axes names axis \"data\", the mesh has: replicate, shard, tp, one");
     CHECK_OK(tsri_comm_set_data_axes(b.comm, (const char *[]){"shard"}, 1));
-    CHECK_EQ(tsri_comm_data_mask(b.comm), 2U);
+    CHECK_EQ(tsri_comm_batch_axes(b.comm), 2U);
+    CHECK_EQ(tsri_comm_sum_axes(b.comm), 2U);
     check_rejected(tsri_comm_check_axes(b.comm), "axes replicate+tp are neither");
     check_rejected(tsri_comm_claim_axis(b.comm, "shard", "tp"), "is named as a data axis");
     CHECK_OK(tsri_comm_claim_axis(b.comm, "tp", "tp"));
     check_rejected(tsri_comm_check_axes(b.comm), "axes replicate are neither");
     CHECK_OK(tsri_comm_set_data_axes(b.comm, (const char *[]){"shard", "replicate"}, 2));
-    CHECK_EQ(tsri_comm_data_mask(b.comm), 3U);
+    CHECK_EQ(tsri_comm_batch_axes(b.comm), 3U);
+    CHECK_EQ(tsri_comm_sum_axes(b.comm), 3U);
     CHECK_OK(tsri_comm_check_axes(b.comm));
     close_bench(&b);
 }

@@ -200,7 +200,8 @@ TSR_API int tsr_collectives_count(tsr_module *model, tsr_traffic *out, int capac
  * Compare replicas: hash what each rank owns of every parameter, and fail where ranks that should
  * hold the same do not. Collective over the mesh. Blocks.
  *
- * @param digest_out  Equal on ranks that agree; of the whole model. May be NULL.
+ * @param digest_out  Depends on names, positions and bits of all parameters alone: the same on any
+ *                    mesh. May be NULL. state.h has one of the whole state.
  * @retval TSR_ERR_DISAGREE     names the first parameter and the ranks that differ.
  * @retval TSR_ERR_UNSUPPORTED  the backend holds no bytes.
  */

@@ -27,6 +27,7 @@
 #include "tessera/optim.h"
 #include "tessera/param.h"
 #include "tessera/sim.h"
+#include "tessera/state.h"
 #include "tessera/status.h"
 #include "tessera/tape.h"
 #include "tessera/tp.h"

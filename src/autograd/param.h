@@ -57,9 +57,10 @@ struct tsri_grad_sink {
     tsr_status (*finalize)(void *context, tsr_param *param, const char *what, tsr_tape **tape_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
-    /** Param's master is about to be written, on all ranks: TSR_ERR_STATE within a step. What other
-     *  ranks compute with comes from it at the next gather. */
-    tsr_status (*overwrite)(void *context, tsr_param *param);
+    /** Param's master is written: TSR_ERR_STATE within a step. What other ranks compute with comes
+     *  from it at the next gather. all: every rank says so; else the model does not run until they
+     *  all have. */
+    tsr_status (*overwrite)(void *context, tsr_param *param, bool all);
 };
 
 /** A parameter of comm with a compute value replicated on every axis. One owner. */

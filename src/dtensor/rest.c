@@ -97,9 +97,9 @@ tsr_status tsri_rest_outer(const tsr_layout *outer, int rank, tsri_block *out)
     TSR_TRY(tsr_layout_local(outer, rank, shape, offset));
     *out = (tsri_block){.first_row = offset[0],
                         .first_col = matrix ? offset[1] * inner : 0,
-                        .rows = shape[0],
+                        .rows = outer->ndim > 0 ? shape[0] : 1,
                         .cols = matrix ? shape[1] * inner : 1,
-                        .global_rows = outer->shape[0],
+                        .global_rows = outer->ndim > 0 ? outer->shape[0] : 1,
                         .global_cols = matrix ? outer->shape[1] * inner : 1};
     return TSR_OK;
 }

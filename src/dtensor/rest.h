@@ -14,9 +14,9 @@
  *      into its interval
  *
  * Axes that do none of this hold the same elements on all their ranks. A tensor is a matrix here:
- * rows are dim 0, columns all other dims together (a vector has one column); global positions count
- * its elements row-major. What a rank has is an interval of its piece, row-major, so it rises with
- * the global position; it is contiguous in memory.
+ * rows are dim 0, columns all other dims together (a vector has one column, a scalar is 1 x 1);
+ * global positions count its elements row-major. What a rank has is an interval of its piece,
+ * row-major, so it rises with the global position; it is contiguous in memory.
  *
  * A parameter that is trained, its gradient, its master and its moments each rest so. Everything
  * here but reading and writing is arithmetic.

@@ -134,6 +134,12 @@ static tsr_status at_meeting(void *context, tsr_tape *tape);
 
 tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
 {
+    if (e->overwritten) {
+        return TSR_RAISE(TSR_ERR_STATE,
+                         "model \"%s\" runs after parameters were written: tsr_state_commit "
+                         "comes first",
+                         e->units[0]->module->path);
+    }
     if (e->watch.tape != NULL && e->watch.tape != tape) {
         TSR_TRY(tsri_step_check_outside(e->watch.tape, "a model runs on another tape"));
     }

@@ -196,6 +196,7 @@ struct engine {
     bool busy;                /* a pass has begun and not ended */
     bool checked;             /* parameters without gradient have been reported */
     bool played;              /* a backward has begun in this step */
+    bool overwritten;         /* parameters, by this rank; not all ranks have said so */
     uint64_t epoch;           /* of the tape, of the newest pass */
     uint64_t backward_epoch;  /* of the newest pass that was played backward */
     int64_t forward;          /* number of forwards begun */
@@ -348,7 +349,7 @@ tsr_status tsri_unit_take(unit *u, tsr_param *param);
 /* settle.c */
 tsr_status tsri_unit_settle(unit *u, uint64_t seed);
 /** The sink's overwrite. */
-tsr_status tsri_unit_overwrite(void *context, tsr_param *param);
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all);
 /* debug.c */
 /** Names of trained parameters that have got no gradient since materialisation; returns how many.
  */

@@ -280,7 +280,7 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     return TSR_OK;
 }
 
-tsr_status tsri_unit_overwrite(void *context, tsr_param *param)
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all)
 {
     unit *u = context;
 
@@ -288,7 +288,8 @@ tsr_status tsri_unit_overwrite(void *context, tsr_param *param)
         return TSR_RAISE(TSR_ERR_STATE, "write of parameter %s within a step: end the step first",
                          param->name);
     }
-    u->stale = u->stale || (!param->spec.frozen && u->own_count < u->train_count);
+    u->engine->overwritten = !all;
+    u->stale = u->stale || (all && !param->spec.frozen && u->own_count < u->train_count);
     return TSR_OK;
 }
 

@@ -16,6 +16,13 @@ typedef struct tsri_optimizer_state {
     tsri_rest v; /* exp_avg_sq; buffer NULL: none (SGD) */
 } tsri_optimizer_state;
 const tsri_optimizer_state *tsri_optimizer_get_state(const tsr_optimizer *optimizer, int index);
+int tsri_optimizer_count(const tsr_optimizer *optimizer);
+/** Borrowed. */
+tsr_param *tsri_optimizer_param(const tsr_optimizer *optimizer, int index);
+tsr_comm *tsri_optimizer_comm(const tsr_optimizer *optimizer);
+/** Where the number of updates made so far lies, or of those skipped: an int64_t. */
+void tsri_optimizer_get_counter(const tsr_optimizer *optimizer, bool skipped,
+                                tsr_buffer **buffer_out, size_t *offset_out);
 /** Steps taken so far, without skipped ones: AdamW's t. Blocks. */
 tsr_status tsri_optimizer_get_steps(const tsr_optimizer *optimizer, int64_t *out);
 tsr_status tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);

@@ -238,6 +238,28 @@ const tsri_optimizer_state *tsri_optimizer_get_state(const tsr_optimizer *opt, i
     return &opt->slots[index].state;
 }
 
+int tsri_optimizer_count(const tsr_optimizer *opt)
+{
+    return opt->count;
+}
+
+tsr_param *tsri_optimizer_param(const tsr_optimizer *opt, int index)
+{
+    return opt->slots[index].param;
+}
+
+tsr_comm *tsri_optimizer_comm(const tsr_optimizer *opt)
+{
+    return opt->comm;
+}
+
+void tsri_optimizer_get_counter(const tsr_optimizer *opt, bool skipped, tsr_buffer **buffer_out,
+                                size_t *offset_out)
+{
+    *buffer_out = opt->scalars;
+    *offset_out = skipped ? offsetof(scalars, skipped) : offsetof(scalars, updates);
+}
+
 tsr_status tsri_optimizer_get_steps(const tsr_optimizer *opt, int64_t *out)
 {
     TSR_TRY(tsri_read(opt->scalars, offsetof(scalars, updates), out, sizeof(*out),

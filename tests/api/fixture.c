@@ -127,6 +127,7 @@ static tsr_status open_ready(api_fixture *f)
     TSR_TRY(tsr_module_materialize(f->model, 1));
     TSR_TRY(tsr_optimizer_create(f->comm, f->params, f->count, NULL, &f->optimizer));
     TSR_TRY(tsr_tape_create(f->comm, &f->tape));
+    TSR_TRY(tsr_state_open(f->model, f->optimizer, f->tape, &f->state));
     return TSR_OK;
 }
 
@@ -188,6 +189,8 @@ void api_close(api_fixture *f)
                                &f->square, &f->table,  &f->gain, &f->tensor2, &f->tensor_extra};
 
     tsr_error_clear();
+    tsr_state_close(&f->state);
+    tsr_state_close(&f->state2);
     tsr_tape_destroy(&f->tape);
     tsr_tape_destroy(&f->tape2);
     tsr_optimizer_destroy(&f->optimizer);

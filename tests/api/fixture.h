@@ -69,6 +69,8 @@ typedef struct api_fixture {
     tsr_dtensor *y, *loss; /* borrowed */
     tsr_optimizer *optimizer, *optimizer2;
     tsr_schedule schedule;
+    tsr_state *state, *state2;
+    tsr_state_entry entry;
 } api_fixture;
 
 /** Collective: all ranks open the same. */

@@ -112,7 +112,7 @@ static void note(parity_run *l, double deviation, const char *where)
     }
 }
 
-static tsr_status write_step(tsri_job *job, int step)
+tsr_status parity_write_step(tsri_job *job, int step)
 {
     int32_t ids[BATCH * SEQ];
     int32_t labels[BATCH * SEQ];
@@ -210,7 +210,7 @@ static tsr_status run_steps(tsri_job *job, parity_run *l)
         tsri_step_result have;
         const tsri_step_result *want = &l->r->result[l->step];
 
-        TSR_TRY(write_step(job, l->step));
+        TSR_TRY(parity_write_step(job, l->step));
         TSR_TRY(tsri_job_step(job, l->step, lr, 1.0, &hooks, &have));
         if (l->records) {
             l->r->result[l->step] = have;

@@ -50,6 +50,8 @@ typedef struct parity_run {
 } parity_run;
 
 tsri_job_options parity_options(const parity_case *c, int micro_batches, bool overlap);
+/** This rank's rows of the batches of a step. */
+tsr_status parity_write_step(tsri_job *job, int step);
 /** Every rank for itself. */
 tsr_status parity_record_single(tsr_world *world, const tsri_job_options *o, parity_record *r);
 void parity_record_free(parity_record *r);

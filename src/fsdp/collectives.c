@@ -22,10 +22,10 @@ static const char *why_unit(const unit *u, const tsri_entry *entry)
 {
     const bool reduces = entry->op != TSRI_ALL_GATHER;
 
-    if (!reduces && entry->axis_mask == u->mask[3]) {
+    if (!reduces && entry->axis_mask == u->levels.mask[3]) {
         return "parameters before their use";
     }
-    if (!reduces && u->kept_group != NULL && entry->axis_mask == u->kept_group->axis_mask) {
+    if (!reduces && u->levels.kept != NULL && entry->axis_mask == u->levels.kept->axis_mask) {
         return "parameters kept within groups";
     }
     if (!reduces) {
@@ -37,8 +37,8 @@ static const char *why_unit(const unit *u, const tsri_entry *entry)
     if (entry->op == TSRI_REDUCE_SCATTER) {
         return "gradients to those who update";
     }
-    return entry->axis_mask == u->mask[0] ? "gradients between replicas"
-                                          : "gradients that tensor parallel left partial";
+    return entry->axis_mask == u->levels.mask[0] ? "gradients between replicas"
+                                                 : "gradients that tensor parallel left partial";
 }
 
 static const char *why(const engine *e, const tsri_entry *entry)

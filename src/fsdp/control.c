@@ -27,8 +27,8 @@ tsr_status tsr_unit_unshard(tsr_module *module)
                          "unit \"%s\" has no memory yet: call tsr_module_materialize first",
                          module->path);
     }
-    if (u->state == SLOT_EMPTY) {
-        u->engine->params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
+    if (u->values.state == SLOT_EMPTY) {
+        u->engine->step.params_ready = tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     }
     TSR_TRY(tsri_unit_unshard(u));
     TSR_TRY(tsri_unit_await(u));
@@ -42,7 +42,7 @@ tsr_status tsr_unit_reshard(tsr_module *module)
     unit *u = NULL;
 
     TSR_TRY(find_unit(module, &u));
-    if (u->inside > 0) {
+    if (u->run.inside > 0) {
         return TSR_RAISE(TSR_ERR_STATE, "unit \"%s\" is running", module->path);
     }
     TSR_TRY(tsri_unit_reshard(u));
@@ -90,8 +90,8 @@ static tsr_status check_moment(tsr_module *module, const char *what)
 {
     const engine *e = tsri_engine_of(module);
 
-    if (e != NULL && e->watch.tape != NULL) {
-        TSR_TRY(tsri_step_check_setting(e->watch.tape, what));
+    if (e != NULL && e->step.watch.tape != NULL) {
+        TSR_TRY(tsri_step_check_setting(e->step.watch.tape, what));
     }
     return TSR_OK;
 }
@@ -163,7 +163,7 @@ tsr_status tsr_fsdp_set_last_backward(tsr_module *model, tsr_last_backward last)
         return TSR_RAISE(TSR_ERR_INVALID, "last backward is %d, wants %d to %d", (int)last,
                          (int)TSR_LAST_AUTO, (int)TSR_LAST_NO);
     }
-    e->last_mark = last == TSR_LAST_AUTO ? -1 : last == TSR_LAST_YES;
+    e->step.last_mark = last == TSR_LAST_AUTO ? -1 : last == TSR_LAST_YES;
     return TSR_OK;
 }
 

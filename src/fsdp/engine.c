@@ -24,37 +24,37 @@ static tsr_status forget_gathered(unit *u, bool failed)
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
 
-    if (u->state == SLOT_GATHERING && !failed) {
+    if (u->values.state == SLOT_GATHERING && !failed) {
         TSR_TRY(tsri_unit_await(u));
     }
     for (int i = 0; i < u->param_count; i++) {
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
     }
-    if (u->state != SLOT_EMPTY && u->has_slot) {
-        tsri_arena_release(arena, &u->slot, tsri_last_use(compute, u->gathered_seen, u->gathered));
+    if (u->values.state != SLOT_EMPTY && u->flat.has_slot) {
+        tsri_arena_release(arena, &u->values.slot,
+                           tsri_last_use(compute, u->values.gathered_seen, u->values.gathered));
     }
-    u->state = SLOT_EMPTY;
-    tsri_unit_drop_kept(u, u->kept_ready);
+    u->values.state = SLOT_EMPTY;
+    tsri_unit_drop_kept(u, u->values.kept_ready);
     return TSR_OK;
 }
 
 tsr_status tsri_engine_forget_forward(engine *e, bool failed)
 {
-    for (int i = 0; e->busy && i < e->unit_count; i++) {
+    for (int i = 0; e->step.busy && i < e->unit_count; i++) {
         TSR_TRY(forget_gathered(e->units[i], failed));
     }
-    e->busy = false;
+    e->step.busy = false;
     return TSR_OK;
 }
 
 static void forget_gradients(unit *u)
 {
-    if (u->grad_slot_held) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->grad_slot,
+    if (u->grads.slot.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->grads.slot,
                            tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_COMPUTE)));
-        u->grad_slot_held = false;
     }
-    u->unfilled = false;
+    u->grads.unfilled = false;
 }
 
 /* Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
@@ -62,13 +62,13 @@ static tsr_status begin_pass(engine *e)
 {
     TSR_TRY(tsri_engine_forget_forward(e, false));
     for (int i = 0; i < e->unit_count; i++) {
-        e->units[i]->calls = 0;
-        e->units[i]->inside = 0;
+        e->units[i]->run.calls = 0;
+        e->units[i]->run.inside = 0;
     }
-    e->frame = NULL;
-    e->framed = false;
-    e->again = -1;
-    e->busy = true;
+    e->order.frame = NULL;
+    e->step.framed = false;
+    e->order.again = -1;
+    e->step.busy = true;
     return TSR_OK;
 }
 
@@ -89,12 +89,12 @@ static tsr_status complete_kept(engine *e)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        u->keep = u->keep && !tsri_unit_is_updated(u);
-        if (!u->keep) {
+        u->grads.keep = u->grads.keep && !tsri_unit_is_updated(u);
+        if (!u->grads.keep) {
             continue;
         }
-        TSR_TRY(
-            tsri_step_check_final(e->watch.tape, "tsr_step_end: gradients stay for the next step"));
+        TSR_TRY(tsri_step_check_final(e->step.watch.tape,
+                                      "tsr_step_end: gradients stay for the next step"));
         TSR_TRY(tsri_unit_reopen(u));
         if (tsri_unit_has_pending(u)) {
             TSR_TRY(tsri_unit_reduce(u, false, true));
@@ -108,7 +108,7 @@ static tsr_status end_step(void *context, bool failed)
 {
     engine *e = context;
 
-    e->busy = e->busy || failed;
+    e->step.busy = e->step.busy || failed;
     TSR_TRY(tsri_engine_forget_forward(e, failed));
     if (!failed) {
         TSR_TRY(complete_kept(e));
@@ -117,15 +117,16 @@ static tsr_status end_step(void *context, bool failed)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        u->stale = u->stale || (u->own_count < u->train_count && tsri_unit_is_updated(u));
+        u->rest.stale =
+            u->rest.stale || (u->flat.own_count < u->flat.train_count && tsri_unit_is_updated(u));
         forget_gradients(u);
         TSR_TRY(tsri_unit_end_sums(u, failed));
         for (int k = 0; k < u->param_count; k++) {
             u->params[k].param->updated = false;
         }
     }
-    e->played = false;
-    e->frame = NULL;
+    e->step.played = false;
+    e->order.frame = NULL;
     return TSR_OK;
 }
 
@@ -134,25 +135,26 @@ static tsr_status at_meeting(void *context, tsr_tape *tape);
 
 tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
 {
-    if (e->overwritten) {
+    if (e->step.overwritten) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "model \"%s\" runs after parameters were written: tsr_state_commit "
                          "comes first",
                          e->units[0]->module->path);
     }
-    if (e->watch.tape != NULL && e->watch.tape != tape) {
-        TSR_TRY(tsri_step_check_outside(e->watch.tape, "a model runs on another tape"));
+    if (e->step.watch.tape != NULL && e->step.watch.tape != tape) {
+        TSR_TRY(tsri_step_check_outside(e->step.watch.tape, "a model runs on another tape"));
     }
-    if (e->watch.tape != tape || e->epoch != tsri_tape_epoch(tape)) {
-        e->epoch = tsri_tape_epoch(tape);
-        e->watch.end = end_step;
-        e->watch.played = end_backward;
-        e->watch.meet = at_meeting;
-        e->watch.context = e;
-        tsri_tape_watch(tape, &e->watch);
+    if (e->step.watch.tape != tape || e->step.epoch != tsri_tape_epoch(tape)) {
+        e->step.epoch = tsri_tape_epoch(tape);
+        e->step.watch.end = end_step;
+        e->step.watch.played = end_backward;
+        e->step.watch.meet = at_meeting;
+        e->step.watch.context = e;
+        tsri_tape_watch(tape, &e->step.watch);
         TSR_TRY(begin_pass(e));
         if (tsri_tape_micro_batch(tape) == 0) {
-            e->params_ready = tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
+            e->step.params_ready =
+                tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
         }
     }
     return TSR_OK;
@@ -176,7 +178,7 @@ static bool is_tape_last(const tsr_tape *tape)
 
 static bool is_last(const engine *e, const tsr_tape *tape)
 {
-    return e->last_mark < 0 ? is_tape_last(tape) : e->last_mark != 0;
+    return e->step.last_mark < 0 ? is_tape_last(tape) : e->step.last_mark != 0;
 }
 
 /* ---- around backward ---- */
@@ -190,14 +192,14 @@ static bool prefetches(const unit *u, tsr_prefetch when)
 
 static tsr_status enter_backward(unit *u)
 {
-    u->inside++;
+    u->run.inside++;
     tsri_schedule_back(u->engine, u->module, MARK_LEAVE);
     TSR_TRY(tsri_unit_unshard(u));
     if (prefetches(u, TSR_PREFETCH_PRE)) {
         TSR_TRY(tsri_unit_prefetch_back(u));
     }
     TSR_TRY(tsri_unit_await(u));
-    if (u->train_count > 0) {
+    if (u->flat.train_count > 0) {
         TSR_TRY(tsri_unit_open_grads(u));
     }
     return TSR_OK;
@@ -217,7 +219,7 @@ static void report_unreached(engine *e)
     const char *names[4] = {NULL};
     const int count = tsri_engine_unreached(e, names, 4);
 
-    e->checked = true;
+    e->step.checked = true;
     if (count > 0) {
         tsri_log(TSRI_LOG_WARN,
                  "%d trained parameters got no gradient in the first step: %s%s%s%s%s%s%s%s", count,
@@ -232,14 +234,15 @@ static tsr_status finish_unit(unit *u, const tsr_tape *tape)
     const engine *e = u->engine;
     const bool last = is_last(e, tape);
 
-    if (u->train_count == 0) {
+    if (u->flat.train_count == 0) {
         return TSR_OK;
     }
-    if (last && u->all_reduce && !u->done) {
+    if (last && u->all_reduce && u->grads.state != SUMS_FINAL) {
         TSR_TRY(tsri_unit_finish(u));
     }
-    u->keep =
-        !u->done && (u->open || tsri_unit_has_pending(u)) && (!u->all_reduce || e->last_mark == 0);
+    u->grads.keep = u->grads.state != SUMS_FINAL &&
+                    (tsri_unit_has_sums(u) || tsri_unit_has_pending(u)) &&
+                    (!u->all_reduce || e->step.last_mark == 0);
     if (last || is_tape_last(tape)) {
         TSR_TRY(tsri_unit_await_sums(u));
     }
@@ -257,28 +260,30 @@ static tsr_status end_backward(void *context, const tsr_tape *tape)
         unit *u = e->units[i];
 
         const bool waits =
-            u->has_grad_slot ? u->grad_slot_held : u->shared && u->sums_held && !u->done;
+            u->flat.has_grad_slot
+                ? u->grads.slot.buffer != NULL
+                : u->values.shared && u->grads.sums.buffer != NULL && u->grads.state != SUMS_FINAL;
 
-        if (waits && (u->shared || is_tape_last(tape))) {
+        if (waits && (u->values.shared || is_tape_last(tape))) {
             TSR_TRY(tsri_unit_reduce(u, last, is_tape_last(tape)));
         }
     }
     tsri_engine_release_draining(e);
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_reshard(e->units[i]));
-        tsri_unit_drop_kept(e->units[i], e->units[i]->kept_ready);
+        tsri_unit_drop_kept(e->units[i], e->units[i]->values.kept_ready);
     }
-    for (int i = 0; e->played && i < e->unit_count; i++) {
+    for (int i = 0; e->step.played && i < e->unit_count; i++) {
         TSR_TRY(finish_unit(e->units[i], tape));
     }
     tsri_engine_release_draining(e);
-    if (e->last_mark == 1) {
-        tsri_step_mark_last(e->watch.tape);
+    if (e->step.last_mark == 1) {
+        tsri_step_mark_last(e->step.watch.tape);
     }
-    if (last && e->played && !e->checked) {
+    if (last && e->step.played && !e->step.checked) {
         report_unreached(e);
     }
-    e->busy = false;
+    e->step.busy = false;
     return TSR_OK;
 }
 
@@ -286,12 +291,12 @@ static tsr_status after_backward(void *context, tsr_tape *tape)
 {
     unit *u = context;
 
-    u->inside--;
+    u->run.inside--;
     tsri_schedule_back(u->engine, u->module, MARK_ENTER);
-    if (--u->calls > 0) {
+    if (--u->run.calls > 0) {
         return TSR_OK; /* an earlier call of this unit still has its backward to come */
     }
-    if (!u->shared) {
+    if (!u->values.shared) {
         TSR_TRY(tsri_unit_reduce(u, is_last(u->engine, tape), is_tape_last(tape)));
         TSR_TRY(tsri_unit_reshard(u));
     }
@@ -305,12 +310,12 @@ static tsr_status after_backward(void *context, tsr_tape *tape)
 
 static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *tape)
 {
-    e->forward++;
-    e->frame = frame;
-    e->framed = e->framed || frame->parent == NULL;
-    e->eval = tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape);
+    e->step.forward++;
+    e->order.frame = frame;
+    e->step.framed = e->step.framed || frame->parent == NULL;
+    e->step.eval = tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape);
     for (int i = 0; i < e->unit_count; i++) {
-        e->units[i]->passed = false;
+        e->units[i]->run.passed = false;
     }
     TSR_TRY(tsri_schedule_begin(e, frame));
     return TSR_OK;
@@ -320,16 +325,17 @@ static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *ta
 static tsr_status leave(unit *u)
 {
     const engine *e = u->engine;
-    const bool last = u->position == e->last_entered;
+    const bool last = u->run.position == e->order.last_entered;
     const tsr_reshard reshard = u->options.reshard_after_forward;
 
-    if (e->eval) {
-        if (!u->shared) {
+    if (e->step.eval) {
+        if (!u->values.shared) {
             TSR_TRY(tsri_unit_reshard(u));
         }
         return TSR_OK;
     }
-    if (u->shared || reshard == TSR_RESHARD_NEVER || (reshard == TSR_RESHARD_DEFAULT && last)) {
+    if (u->values.shared || reshard == TSR_RESHARD_NEVER ||
+        (reshard == TSR_RESHARD_DEFAULT && last)) {
         return TSR_OK;
     }
     TSR_TRY(tsri_unit_reshard_kept(u));
@@ -346,7 +352,7 @@ static tsr_status use_backward(void *context, tsr_tape *tape)
 
     (void)tape;
     TSR_TRY(tsri_engine_begin_backward(u->engine));
-    if (u->train_count > 0 && !u->done) {
+    if (u->flat.train_count > 0 && u->grads.state != SUMS_FINAL) {
         TSR_TRY(tsri_unit_open_grads(u));
     }
     return TSR_OK;
@@ -354,7 +360,7 @@ static tsr_status use_backward(void *context, tsr_tape *tape)
 
 tsr_status tsri_engine_use(unit *u, tsr_tape *tape)
 {
-    u->shared = true;
+    u->values.shared = true;
     TSR_TRY(tsri_unit_unshard(u));
     TSR_TRY(tsri_unit_await(u));
     TSR_TRY(tsri_tape_marker(tape, use_backward, u));
@@ -383,7 +389,8 @@ static tsr_status gather(unit *u, bool again)
 {
     TSR_TRY(tsri_unit_unshard(u));
     if (again) {
-        TSR_TRY(tsri_unit_prefetch_again(u, u->engine->again - 1, u->engine->again_end));
+        TSR_TRY(
+            tsri_unit_prefetch_again(u, u->engine->order.again - 1, u->engine->order.again_end));
     } else {
         TSR_TRY(tsri_unit_prefetch(u));
     }
@@ -401,13 +408,13 @@ static bool has_backward(const tsr_tape *tape, bool again)
 static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
 {
     if (!again) {
-        u->ran_forward = u->engine->forward;
-        u->passed = true;
+        u->run.ran_forward = u->engine->step.forward;
+        u->run.passed = true;
         tsri_tape_pass_over(tape);
     }
     TSR_TRY(gather(u, again));
     TSR_TRY(tsri_tape_marker(tape, after_backward, u));
-    u->calls += has_backward(tape, again) ? 1 : 0;
+    u->run.calls += has_backward(tape, again) ? 1 : 0;
     return TSR_OK;
 }
 
@@ -424,7 +431,8 @@ tsr_status tsri_engine_pass(const mark *m, tsr_tape *tape, bool again)
     case MARK_PART_LEAVE:
         return tsri_tape_marker(tape, part_again, m->module);
     case MARK_USE:
-        u->used_forward = u->engine->forward; /* what this rank uses later is not the first */
+        u->run.used_forward =
+            u->engine->step.forward; /* what this rank uses later is not the first */
         return tsri_engine_use(u, tape);
     case MARK_MEET: /* none does it in this forward, or those who do find out */
     case MARK_PART_ENTER:
@@ -440,14 +448,14 @@ static tsr_status arrive(unit *u, tsr_tape *tape, bool again)
 {
     if (again) {
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_ENTER, tape));
-    } else if (u->engine->frame == NULL || is_root(u)) {
+    } else if (u->engine->order.frame == NULL || is_root(u)) {
         TSR_TRY(begin_forward(u->engine, u->module, tape));
     } else {
         TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_ENTER, tape));
     }
     if (!again) {
-        u->ran_forward = u->engine->forward;
-        u->passed = false;
+        u->run.ran_forward = u->engine->step.forward;
+        u->run.passed = false;
     }
     return TSR_OK;
 }
@@ -460,8 +468,8 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
     TSR_TRY(touch(u, tape));
     TSR_TRY(arrive(u, tape, again));
     TSR_TRY(gather(u, again));
-    u->inside++;
-    u->calls += has_backward(tape, again) ? 1 : 0;
+    u->run.inside++;
+    u->run.calls += has_backward(tape, again) ? 1 : 0;
     return TSR_OK;
 }
 
@@ -470,8 +478,8 @@ static void count_passes(const engine *e)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        if (u->passed) {
-            u->passed_count++;
+        if (u->run.passed) {
+            u->run.passed_count++;
             tsri_log(
                 TSRI_LOG_INFO,
                 "unit \"%s\" is passed over on this rank: its collectives are issued in place, "
@@ -483,15 +491,15 @@ static void count_passes(const engine *e)
 
 static tsr_status end_forward(engine *e, tsr_tape *tape)
 {
-    TSR_TRY(tsri_schedule_reach(e, e->frame, MARK_LEAVE, tape));
+    TSR_TRY(tsri_schedule_reach(e, e->order.frame, MARK_LEAVE, tape));
     TSR_TRY(tsri_schedule_end(e));
     count_passes(e);
-    e->frame = NULL;
-    if (e->eval) {
+    e->order.frame = NULL;
+    if (e->step.eval) {
         for (int i = 0; i < e->unit_count; i++) {
             TSR_TRY(tsri_unit_reshard(e->units[i]));
         }
-        e->busy = false;
+        e->step.busy = false;
     }
     return TSR_OK;
 }
@@ -500,12 +508,12 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
 {
     unit *u = context;
 
-    u->inside--;
+    u->run.inside--;
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_LEAVE, tape));
         return TSR_OK; /* its backward comes at once */
     }
-    if (u->engine->frame == u->module) {
+    if (u->engine->order.frame == u->module) {
         TSR_TRY(end_forward(u->engine, tape));
     } else {
         TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_LEAVE, tape));
@@ -523,7 +531,7 @@ static tsr_status at_meeting(void *context, tsr_tape *tape)
 
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, root, MARK_MEET, tape));
-    } else if (e->frame != NULL && e->epoch == tsri_tape_epoch(tape)) {
+    } else if (e->order.frame != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, root, MARK_MEET, tape));
     }
     return TSR_OK;
@@ -537,7 +545,7 @@ static tsr_status at_part(void *context, tsr_module *module, tsr_tape *tape, boo
 
     if (e != NULL && tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, module, kind, tape));
-    } else if (e != NULL && e->frame != NULL && e->epoch == tsri_tape_epoch(tape)) {
+    } else if (e != NULL && e->order.frame != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, module, kind, tape));
     }
     return TSR_OK;

@@ -23,7 +23,7 @@ tsr_status tsri_unit_finish(unit *u)
         TSR_TRY(tsri_unit_reduce(u, true, true));
         return TSR_OK;
     }
-    if (!u->open) {
+    if (!tsri_unit_has_sums(u)) {
         TSR_TRY(tsri_unit_zero_grads(u));
         tsri_log(TSRI_LOG_WARN, "unit \"%s\" got no gradient in this step: taken as zero",
                  u->module->path);
@@ -48,20 +48,20 @@ static bool keeps_term(const unit *u, unsigned mask)
 /* sums[begin, end), elements of the flat shard, times factor. */
 static tsr_status scale_sums(const unit *u, int64_t begin, int64_t end, float factor)
 {
-    const size_t at = u->sums.offset + (size_t)(begin - u->grad_begin) * F32;
+    const size_t at = u->grads.sums.offset + (size_t)(begin - u->flat.grad_begin) * F32;
     const size_t bytes = (size_t)(end - begin) * F32;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE), .label = u->module->path};
     tsrk_scale args = {.n = end - begin, .factor = factor, .x_type = TSR_F32, .y_type = TSR_F32};
 
     if (factor == 0.0F) {
-        TSR_TRY(tsri_unit_zero(u, u->sums.buffer, at, bytes)); /* also what is not finite */
+        TSR_TRY(tsri_unit_zero(u, u->grads.sums.buffer, at, bytes)); /* also what is not finite */
         return TSR_OK;
     }
     if (factor == 1.0F || begin == end) {
         return TSR_OK;
     }
-    args.y = tsri_arg_inout(&call, u->sums.buffer, at, bytes);
-    args.x = tsri_arg_in(&call, u->sums.buffer, at, bytes);
+    args.y = tsri_arg_inout(&call, u->grads.sums.buffer, at, bytes);
+    args.x = tsri_arg_in(&call, u->grads.sums.buffer, at, bytes);
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
 }
@@ -69,15 +69,16 @@ static tsr_status scale_sums(const unit *u, int64_t begin, int64_t end, float fa
 static tsr_status reopen_param(const unit *u, const unit_param *p)
 {
     const double divisor = u->options.gradient_divisor;
-    const bool keeps = keeps_term(u, u->mask[0] | p->partial_mask);
+    const bool keeps = keeps_term(u, u->levels.mask[0] | p->partial_mask);
     int64_t begin = 0;
     int64_t end = 0;
     int64_t own_begin = 0;
     int64_t own_end = 0;
 
-    tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
+    tsri_intersect(u->flat.grad_begin, u->flat.grad_begin + u->flat.grad_count, p->shard_offset,
                    p->shard_offset + p->chunk, &begin, &end);
-    tsri_intersect(u->own_begin, u->own_begin + u->own_count, begin, end, &own_begin, &own_end);
+    tsri_intersect(u->flat.own_begin, u->flat.own_begin + u->flat.own_count, begin, end, &own_begin,
+                   &own_end);
     if (own_begin == own_end) {
         own_begin = end;
         own_end = end;
@@ -93,7 +94,7 @@ static tsr_status reopen_param(const unit *u, const unit_param *p)
 
 tsr_status tsri_unit_reopen(unit *u)
 {
-    if (!u->done) {
+    if (u->grads.state != SUMS_FINAL) {
         return TSR_OK;
     }
     TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
@@ -104,17 +105,17 @@ tsr_status tsri_unit_reopen(unit *u)
         }
     }
     tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
-    u->done = false;
+    u->grads.state = SUMS_TERMS;
     return TSR_OK;
 }
 
 tsr_status tsri_engine_begin_backward(engine *e)
 {
-    if (e->backward_epoch == e->epoch) {
+    if (e->step.backward_epoch == e->step.epoch) {
         return TSR_OK;
     }
-    e->backward_epoch = e->epoch;
-    e->played = true;
+    e->step.backward_epoch = e->step.epoch;
+    e->step.played = true;
     for (int i = 0; i < e->unit_count; i++) {
         TSR_TRY(tsri_unit_reopen(e->units[i]));
     }
@@ -126,11 +127,11 @@ tsr_status tsri_engine_begin_backward(engine *e)
 static bool has_gradients(const engine *e)
 {
     for (int i = 0; i < e->unit_count; i++) {
-        if (e->units[i]->open) {
+        if (tsri_unit_has_sums(e->units[i])) {
             return true;
         }
     }
-    return e->played;
+    return e->step.played;
 }
 
 /* The last reductions that are still to come. */
@@ -140,13 +141,14 @@ static tsr_status finish_all(engine *e)
     for (int i = 0; i < e->unit_count; i++) {
         unit *u = e->units[i];
 
-        if (u->train_count == 0) {
+        if (u->flat.train_count == 0) {
             continue;
         }
-        if (u->done || !u->all_reduce) {
+        if (u->grads.state == SUMS_FINAL || !u->all_reduce) {
             continue;
         }
-        u->keep = u->keep && e->last_mark == 0; /* unless an update takes it (engine.c) */
+        u->grads.keep =
+            u->grads.keep && e->step.last_mark == 0; /* unless an update takes it (engine.c) */
         TSR_TRY(tsri_unit_finish(u));
         TSR_TRY(tsri_unit_await_sums(u));
     }
@@ -156,10 +158,10 @@ static tsr_status finish_all(engine *e)
 
 static tsr_status check_done(const unit *u, const char *what)
 {
-    const unsigned summed = u->mask[2] | u->mask[3];
+    const unsigned summed = u->levels.mask[2] | u->levels.mask[3];
     char axes[64];
 
-    if (!u->done) {
+    if (u->grads.state != SUMS_FINAL) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "%s: unit \"%s\": all-reduce is off (tsr_unit_set_all_reduce), its "
                          "gradients are %s%s alone",
@@ -175,7 +177,7 @@ tsr_status tsri_unit_finalize(void *context, tsr_param *param, const char *what,
 {
     unit *u = context;
     engine *e = u->engine;
-    tsr_tape *tape = e != NULL ? e->watch.tape : NULL;
+    tsr_tape *tape = e != NULL ? e->step.watch.tape : NULL;
 
     if (tape == NULL || !has_gradients(e)) {
         return TSR_RAISE(TSR_ERR_STATE,
@@ -183,7 +185,7 @@ tsr_status tsri_unit_finalize(void *context, tsr_param *param, const char *what,
                          "tsr_step_end gives its memory back",
                          what, param->name);
     }
-    if (e->last_mark == 1) {
+    if (e->step.last_mark == 1) {
         tsri_step_mark_last(tape);
     }
     TSR_TRY(tsri_step_check_final(tape, what));

@@ -24,7 +24,8 @@ static tsr_status copy_chunk(const unit *u, const unit_param *p, const move *m, 
     const int64_t begin = tsri_min64(p->cols, r * each);
     const int64_t width = tsri_min64(each, p->cols - begin);
     const size_t chunk = m->folded->offset + (size_t)(p->fold_offset + r * p->chunk) * size;
-    const size_t place = m->slot->offset + (size_t)(p->shard_offset * u->ranks[3] + begin) * size;
+    const size_t place =
+        m->slot->offset + (size_t)(p->shard_offset * u->levels.ranks[3] + begin) * size;
     const size_t chunk_bytes = (size_t)(p->rows * width) * size;
     const size_t place_bytes = (size_t)((p->rows - 1) * p->cols + width) * size;
     const int64_t row_bytes = p->cols * (int64_t)size;
@@ -58,7 +59,7 @@ static tsr_status copy_all(unit *u, const move *m, bool trained_alone, tsr_strea
         if (!p->by_cols || (trained_alone && !tsri_unit_trains(p))) {
             continue;
         }
-        for (int r = 0; r < u->ranks[3]; r++) {
+        for (int r = 0; r < u->levels.ranks[3]; r++) {
             TSR_TRY(copy_chunk(u, p, m, r, stream));
         }
     }

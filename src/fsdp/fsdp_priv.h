@@ -59,79 +59,119 @@ typedef struct unit_param {
     tsr_dtensor *grad_value; /* the gradient's destination; NULL before the first */
 } unit_param;
 
-typedef enum slot_state {
-    SLOT_EMPTY,     /* not gathered */
-    SLOT_GATHERING, /* enqueued on the gather stream */
-    SLOT_READY      /* compute waited for it; values attached */
-} slot_state;
-
 /* Units to gather ahead instead of the next ones. */
 typedef struct prefetch_list {
     unit **units; /* borrowed; NULL: not set */
     int count;
 } prefetch_list;
 
+/* The axes of each level, 0 to 3, and the groups over them. */
+typedef struct unit_levels {
+    unsigned mask[4];
+    int ranks[4];                               /* product of their sizes */
+    int index[4];                               /* this rank's index in the flattened group */
+    tsr_group *gather, *reduce;                 /* level 3 */
+    tsr_group *flat_gather[3], *flat_reduce[3]; /* levels 1 and 2 */
+    tsr_group *replicate;                       /* level 0 */
+    tsr_group *kept;                            /* the last level-3 axes: k ranks */
+} unit_levels;
+
+/* The flat shard, in elements; and what follows from its sizes. */
+typedef struct unit_flat {
+    int64_t train_count, sharded_count; /* T and F */
+    int64_t shard_count;                /* E */
+    int64_t fold_count;                 /* of the by_cols buffer, W chunks each */
+    int64_t own_begin, own_count;       /* owned interval */
+    int64_t grad_begin, grad_count;     /* interval that sums hold */
+    int64_t shard_begin;                /* where what rests in f32 begins */
+    bool has_slot;                      /* gathers; else computes from what rests */
+    bool has_grad_slot;                 /* gradients are not written where they are summed up */
+    bool lean;
+} unit_flat;
+
+/* Buffers that outlive a step; in the host pool where offloaded. */
+typedef struct unit_rest {
+    tsr_buffer *shard;
+    tsr_buffer *halves; /* of a lean unit, else NULL */
+    tsr_buffer *sums;   /* NULL: not needed so far */
+    bool stale;         /* shard, or halves, hold elements that their owners have updated since */
+} unit_rest;
+
+typedef enum slot_state {
+    SLOT_EMPTY,     /* not gathered */
+    SLOT_GATHERING, /* enqueued on the gather stream */
+    SLOT_READY      /* compute waited for it; values attached */
+} slot_state;
+
+/* The values of parameters, gathered for a while. */
+typedef struct unit_values {
+    slot_state state;
+    tsri_mem slot; /* buffer NULL: none */
+    tsri_mem kept; /* the part that stays between forward and backward; buffer NULL: none */
+    tsr_event gathered, kept_ready;
+    uint64_t gathered_seen; /* see tsri_last_use */
+    bool shared;            /* in use outside its module: gathered until backward is over */
+} unit_values;
+
+typedef enum sums_state {
+    SUMS_NONE,  /* no gradient has come in this step, and none stayed from earlier ones */
+    SUMS_TERMS, /* of some micro-batches, reduced as far as each of them is */
+    SUMS_FINAL  /* the last reduction was made */
+} sums_state;
+
+typedef enum rest_state {
+    REST_FREE,
+    REST_EARLIER, /* sums of earlier steps */
+    REST_NOW,     /* what this step has brought there */
+    REST_BOTH     /* and it was added to what was of earlier steps */
+} rest_state;
+
+/* A step's gradients: in the slot unreduced, then in sums, which may be taken to rest. */
+typedef struct unit_grads {
+    sums_state state;
+    rest_state rest;     /* what rest.sums holds */
+    tsri_mem slot, sums; /* buffer NULL: none; sums: at rest, if there are any */
+    tsri_mem wire;       /* sums in reduce dtype, where that is not f32; buffer NULL: none */
+    tsr_event reduced;
+    uint64_t reduced_seen; /* see tsri_last_use */
+    bool unfilled;         /* without slot: gradients have come, gaps between them are not filled */
+    bool keep;             /* where the step ended now, its sums would stay for the next one */
+    bool placed;           /* all ranks know the same partial_mask of each parameter */
+} unit_grads;
+
+/* Its place among the units that run. */
+typedef struct unit_run {
+    int calls;            /* forwards whose backward is still to come */
+    int inside;           /* forwards under way */
+    int position;         /* in the engine's list */
+    int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
+    int64_t used_forward; /* the same, in which it was last used outside its module */
+    int64_t passed_count; /* forwards in which it was passed over */
+    bool passed;          /* in that forward this rank passed over it, and has not run it since */
+    bool seen;            /* some rank has run it: its place in the order is no guess */
+} unit_run;
+
 struct unit {
     tsr_module *module; /* borrowed: the unit is its hook */
     tsr_comm *comm;
-    engine *engine;                     /* from materialize on; shared */
-    tsr_fsdp_options options;           /* without the lists, which are used up */
+    engine *engine;           /* from materialize on; shared */
+    tsr_fsdp_options options; /* without the lists, which are used up */
+    tsr_dtype param_dtype, reduce_dtype;
     tsr_level level[TSR_MESH_MAX_AXES]; /* by mesh axis; DEFAULT: not named, or carries no data */
     tsr_level inner_level, other_level; /* of data axes that are not named; DEFAULT: not said */
+    bool gradient_sync, all_reduce;     /* what unit.h switches */
     unit_param *params;
     int param_count;
     tsri_coll_item *items;     /* scratch, param_count */
     prefetch_list prefetch[2]; /* forward, backward */
-
     /* From materialize on. */
-    unsigned mask[4];                           /* axes by level 0..3 */
-    int ranks[4];                               /* product of their sizes */
-    int index[4];                               /* this rank's index in the flattened group */
-    tsr_group *gather_group, *reduce_group;     /* level 3 */
-    tsr_group *flat_gather[3], *flat_reduce[3]; /* levels 1 and 2 */
-    tsr_group *replicate_group;                 /* level 0 */
-    tsr_group *kept_group;                      /* the last level-3 axes: k ranks */
-    int64_t train_count, sharded_count;         /* T and F */
-    int64_t shard_count;                        /* E */
-    int64_t fold_count;                         /* elements of the by_cols buffer, W chunks each */
-    int64_t own_begin, own_count;               /* owned interval of the flat shard */
-    int64_t shard_begin;                        /* element of the flat shard that shard begins at */
-    int64_t grad_begin, grad_count;             /* interval of the flat shard that sums hold */
-    tsr_buffer *shard, *rest; /* in the host pool where offloaded; rest NULL: not needed so far */
-    tsr_buffer *halves;       /* of a lean unit, else NULL */
-
+    unit_levels levels;
+    unit_flat flat;
+    unit_rest rest;
     /* While running. */
-    slot_state state;
-    tsri_mem slot, grad_slot, kept, sums;
-    tsri_mem wire; /* sums in reduce dtype, where that is not f32; buffer NULL: none */
-    tsr_event gathered, reduced, kept_ready;
-    uint64_t gathered_seen, reduced_seen; /* see tsri_last_use */
-    int calls;                            /* forwards whose backward is still to come */
-    int inside;                           /* forwards under way */
-    int position;                         /* in the engine's list */
-    int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
-    int64_t used_forward; /* the same, in which it was last used outside its module */
-    int64_t passed_count; /* forwards in which it was passed over */
-
-    /* Settings and facts from materialize on. */
-    tsr_dtype param_dtype, reduce_dtype;
-    bool gradient_sync, all_reduce;
-    bool has_slot, has_grad_slot, has_whole;
-    bool lean;
-    bool seen;   /* some rank has run it: its place in the order is no guess */
-    bool placed; /* all ranks know the same partial_mask of each parameter */
-
-    /* While running. */
-    bool grad_slot_held, kept_held, sums_held;
-    bool passed;       /* in that forward this rank passed over it, and has not run it since */
-    bool shared;       /* in use outside its module: gathered until backward is over */
-    bool open;         /* there are sums: in step memory where held, else at rest */
-    bool unfilled;     /* without slot: gradients have come, gaps between them are not filled */
-    bool done;         /* the last reduction of the step was made */
-    bool keep;         /* where the step ended now, its sums would stay for the next one */
-    bool kept_sums;    /* sums of earlier steps are at rest */
-    bool rest_written; /* in this step */
-    bool stale;        /* shard holds elements that their owners have updated since */
+    unit_values values;
+    unit_grads grads;
+    unit_run run;
 };
 
 /* Test switch: one reduction that does not happen or counts twice, or parameters read one place
@@ -171,14 +211,8 @@ typedef struct mark_row {
     int count, capacity;
 } mark_row;
 
-/* All units of one model. */
-struct engine {
-    int owners;
-    tsr_comm *comm; /* borrowed: units hold it */
-    unit **units;   /* in order of creation; [0] is the root */
-    int unit_count;
-    tsr_module **modules; /* of the model, in order of creation */
-    int module_count;
+/* The order of marks, how it is learnt, and where in it this rank is (schedule.c, learn.c). */
+typedef struct engine_order {
     mark_row expected;        /* marks of a forward, as all ranks know them */
     mark_row log, open;       /* of the forward under way; brackets open in it */
     int cursor;               /* in expected: the next mark of the forward under way */
@@ -191,20 +225,36 @@ struct engine {
     int quiet;                /* forwards in a row from which nothing new was learnt */
     tsr_module *frame;        /* the outermost unit that runs forward; NULL: none does */
     int frame_end;            /* in expected: the mark behind its last */
-    bool framed;              /* the pass under way has a forward of the root */
-    bool eval;                /* no backward follows the forward under way */
-    bool busy;                /* a pass has begun and not ended */
-    bool checked;             /* parameters without gradient have been reported */
-    bool played;              /* a backward has begun in this step */
-    bool overwritten;         /* parameters, by this rank; not all ranks have said so */
-    uint64_t epoch;           /* of the tape, of the newest pass */
-    uint64_t backward_epoch;  /* of the newest pass that was played backward */
-    int64_t forward;          /* number of forwards begun */
-    int last_mark;            /* -1: the tape's last micro-batch is the last; else 0 or 1 */
-    tsr_event params_ready;   /* compute's point at which the step's parameters were final */
-    tsri_mem draining;        /* gradient slot whose reduction is under way; buffer NULL: none */
-    tsr_event drained;        /* its end */
-    tsri_step_watch watch;    /* the steps of the tape of the newest pass */
+} engine_order;
+
+/* The pass under way, and the step that it is of. */
+typedef struct engine_step {
+    bool framed;             /* the pass under way has a forward of the root */
+    bool eval;               /* no backward follows the forward under way */
+    bool busy;               /* a pass has begun and not ended */
+    bool played;             /* a backward has begun in this step */
+    bool checked;            /* parameters without gradient have been reported */
+    bool overwritten;        /* parameters, by this rank; not all ranks have said so */
+    uint64_t epoch;          /* of the tape, of the newest pass */
+    uint64_t backward_epoch; /* of the newest pass that was played backward */
+    int64_t forward;         /* number of forwards begun */
+    int last_mark;           /* -1: the tape's last micro-batch is the last; else 0 or 1 */
+    tsr_event params_ready;  /* compute's point at which the step's parameters were final */
+    tsri_mem draining;       /* gradient slot whose reduction is under way; buffer NULL: none */
+    tsr_event drained;       /* its end */
+    tsri_step_watch watch;   /* the steps of the tape of the newest pass */
+} engine_step;
+
+/* All units of one model. */
+struct engine {
+    int owners;
+    tsr_comm *comm; /* borrowed: units hold it */
+    unit **units;   /* in order of creation; [0] is the root */
+    int unit_count;
+    tsr_module **modules; /* of the model, in order of creation */
+    int module_count;
+    engine_order order;
+    engine_step step;
     sabotage sabotage;
 };
 
@@ -232,8 +282,14 @@ static inline tsr_event tsri_last_use(tsr_stream *compute, uint64_t seen, tsr_ev
 /** The unit's newest reduction, or first copy or zeros in its place. */
 static inline void tsri_unit_note_reduced(unit *u, tsr_stream *stream)
 {
-    u->reduced = tsri_event_record(stream);
-    u->reduced_seen = TSRI_NOT_SEEN;
+    u->grads.reduced = tsri_event_record(stream);
+    u->grads.reduced_seen = TSRI_NOT_SEEN;
+}
+
+/** There are sums, in step memory or at rest. */
+static inline bool tsri_unit_has_sums(const unit *u)
+{
+    return u->grads.state != SUMS_NONE;
 }
 
 /* gather.c */
@@ -271,7 +327,7 @@ tsr_status tsri_unit_copy(const unit *u, tsri_stream_kind kind, const tsri_mem *
 /* sums.c */
 /** Step memory for sums that the stream of kind will write, beginning with those at rest. */
 tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind);
-/** Copy the sums to where they rest, behind u->reduced, which moves there. */
+/** Copy the sums to where they rest, behind u->grads.reduced, which moves there. */
 tsr_status tsri_unit_rest_sums(unit *u);
 /** Let compute wait for the newest reduction. */
 tsr_status tsri_unit_await_sums(unit *u);
@@ -301,7 +357,7 @@ tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size
 /** Gradients have come that no reduction has seen. */
 static inline bool tsri_unit_has_pending(const unit *u)
 {
-    return u->has_grad_slot ? u->grad_slot_held : u->unfilled;
+    return u->flat.has_grad_slot ? u->grads.slot.buffer != NULL : u->grads.unfilled;
 }
 /* schedule.c: see there. */
 tsr_status tsri_schedule_open(engine *e, tsr_module *model);

@@ -17,46 +17,46 @@ enum {
 /* Chunks are copied from the shard before they are gathered: to cast them, or from the host. */
 static bool copies_own(const unit *u)
 {
-    return (u->param_dtype != TSR_F32 && !u->lean) || u->options.offload_params;
+    return (u->param_dtype != TSR_F32 && !u->flat.lean) || u->options.offload_params;
 }
 
 /* Where the whole flat shard rests, and bytes of its elements. */
 static tsr_buffer *resting(const unit *u)
 {
-    return u->lean ? u->halves : u->shard;
+    return u->flat.lean ? u->rest.halves : u->rest.shard;
 }
 
 static size_t resting_size(const unit *u)
 {
-    return u->lean ? tsr_dtype_size(u->param_dtype) : (size_t)F32;
+    return u->flat.lean ? tsr_dtype_size(u->param_dtype) : (size_t)F32;
 }
 
 /* Elements of the slot: the gathered ones, then copies of whole ones. */
 static int64_t slot_count(const unit *u)
 {
-    const int64_t whole = copies_own(u) ? u->shard_count - u->sharded_count : 0;
+    const int64_t whole = copies_own(u) ? u->flat.shard_count - u->flat.sharded_count : 0;
 
-    return u->sharded_count * u->ranks[3] + whole;
+    return u->flat.sharded_count * u->levels.ranks[3] + whole;
 }
 
 size_t tsri_unit_slot_bytes(const unit *u)
 {
-    return u->has_slot ? (size_t)slot_count(u) * tsr_dtype_size(u->param_dtype) : 0;
+    return u->flat.has_slot ? (size_t)slot_count(u) * tsr_dtype_size(u->param_dtype) : 0;
 }
 
 /* A whole parameter is computed from at rest unless it has to be copied. */
 static bool in_slot(const unit *u, const unit_param *p)
 {
-    return u->has_slot && (!p->whole || copies_own(u));
+    return u->flat.has_slot && (!p->whole || copies_own(u));
 }
 
 static size_t slot_offset(const unit *u, const unit_param *p)
 {
-    const int64_t gathered = u->sharded_count * u->ranks[3];
-    const int64_t at =
-        p->whole ? gathered + p->shard_offset - u->sharded_count : p->shard_offset * u->ranks[3];
+    const int64_t gathered = u->flat.sharded_count * u->levels.ranks[3];
+    const int64_t at = p->whole ? gathered + p->shard_offset - u->flat.sharded_count
+                                : p->shard_offset * u->levels.ranks[3];
 
-    return u->slot.offset + (size_t)at * tsr_dtype_size(u->param_dtype);
+    return u->values.slot.offset + (size_t)at * tsr_dtype_size(u->param_dtype);
 }
 
 /* A lean unit's owned interval, from its masters. */
@@ -66,11 +66,11 @@ static tsr_status cast_own(const unit *u)
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
                       .label = u->module->path};
     tsrk_scale args = {
-        .n = u->own_count, .factor = 1.0F, .x_type = TSR_F32, .y_type = u->param_dtype};
+        .n = u->flat.own_count, .factor = 1.0F, .x_type = TSR_F32, .y_type = u->param_dtype};
 
-    args.x = tsri_arg_in(&call, u->shard, 0, (size_t)u->own_count * F32);
-    args.y =
-        tsri_arg_out(&call, u->halves, (size_t)u->own_begin * size, (size_t)u->own_count * size);
+    args.x = tsri_arg_in(&call, u->rest.shard, 0, (size_t)u->flat.own_count * F32);
+    args.y = tsri_arg_out(&call, u->rest.halves, (size_t)u->flat.own_begin * size,
+                          (size_t)u->flat.own_count * size);
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
 }
@@ -81,28 +81,28 @@ static tsr_status refresh_at(unit *u, tsr_buffer *buffer, size_t offset)
 {
     const size_t size = resting_size(u);
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
-    int64_t count = u->own_count;
+    int64_t count = u->flat.own_count;
 
     for (int level = 1; level <= 2; level++) {
-        const int64_t begin = level == 1 ? u->grad_begin : 0;
-        const tsri_coll_item item = {.in = buffer,
-                                     .in_offset =
-                                         offset + (size_t)(begin + u->index[level] * count) * size,
-                                     .out = buffer,
-                                     .out_offset = offset + (size_t)begin * size,
-                                     .count = count};
+        const int64_t begin = level == 1 ? u->flat.grad_begin : 0;
+        const tsri_coll_item item = {
+            .in = buffer,
+            .in_offset = offset + (size_t)(begin + u->levels.index[level] * count) * size,
+            .out = buffer,
+            .out_offset = offset + (size_t)begin * size,
+            .count = count};
         const tsri_coll coll = {.kind = TSRI_ALL_GATHER,
-                                .dtype = u->lean ? u->param_dtype : TSR_F32,
+                                .dtype = u->flat.lean ? u->param_dtype : TSR_F32,
                                 .items = &item,
                                 .item_count = 1,
                                 .label = u->module->path};
 
-        if (u->flat_gather[level] != NULL) {
-            TSR_TRY(tsri_collective(u->flat_gather[level], &coll, stream));
+        if (u->levels.flat_gather[level] != NULL) {
+            TSR_TRY(tsri_collective(u->levels.flat_gather[level], &coll, stream));
         }
-        count *= u->ranks[level];
+        count *= u->levels.ranks[level];
     }
-    u->stale = false;
+    u->rest.stale = false;
     return TSR_OK;
 }
 
@@ -114,14 +114,14 @@ static tsr_status refresh(unit *u, tsr_event *out)
         tsri_unit_stream(u, u->options.offload_params ? TSRI_STREAM_COPY : TSRI_STREAM_REPLICATE);
     tsri_mem staged = {0};
 
-    TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
-    TSR_TRY(tsri_stream_wait(first, u->gathered)); /* which read what is written now */
+    TSR_TRY(tsri_stream_wait(first, u->engine->step.params_ready));
+    TSR_TRY(tsri_stream_wait(first, u->values.gathered)); /* which read what is written now */
     if (u->options.offload_params) {
         TSR_TRY(tsri_unit_stage_shard(u, &staged));
         TSR_TRY(refresh_at(u, staged.buffer, staged.offset));
         TSR_TRY(tsri_unit_unstage_shard(u, &staged));
     } else {
-        if (u->lean) {
+        if (u->flat.lean) {
             TSR_TRY(cast_own(u));
         }
         TSR_TRY(refresh_at(u, resting(u), 0));
@@ -146,17 +146,17 @@ static tsr_status copy_own(unit *u, const tsri_mem *folded, tsr_stream *stream)
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        const int index = p->whole ? 0 : u->index[3];
+        const int index = p->whole ? 0 : u->levels.index[3];
         tsri_call call = {.stream = stream, .label = u->module->path};
         tsrk_scale args = {
             .n = p->chunk, .factor = 1.0F, .x_type = TSR_F32, .y_type = u->param_dtype};
 
-        if (u->kept_held && !p->whole) {
+        if (u->values.kept.buffer != NULL && !p->whole) {
             continue;
         }
-        args.x =
-            tsri_arg_in(&call, u->shard, (size_t)p->shard_offset * F32, (size_t)p->chunk * F32);
-        args.y = tsri_arg_out(&call, p->by_cols ? folded->buffer : u->slot.buffer,
+        args.x = tsri_arg_in(&call, u->rest.shard, (size_t)p->shard_offset * F32,
+                             (size_t)p->chunk * F32);
+        args.y = tsri_arg_out(&call, p->by_cols ? folded->buffer : u->values.slot.buffer,
                               chunks_at(u, folded, p) + (size_t)(index * p->chunk) * size,
                               (size_t)p->chunk * size);
         TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
@@ -175,9 +175,9 @@ static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *str
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->slot.buffer;
+        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->values.slot.buffer;
         const size_t at = chunks_at(u, folded, p);
-        const size_t own = at + (size_t)(u->index[3] * p->chunk) * size;
+        const size_t own = at + (size_t)(u->levels.index[3] * p->chunk) * size;
 
         if (p->whole) {
             continue;
@@ -190,7 +190,7 @@ static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *str
                              .count = p->chunk};
     }
     if (coll.item_count > 0) {
-        TSR_TRY(tsri_collective(u->gather_group, &coll, stream));
+        TSR_TRY(tsri_collective(u->levels.gather, &coll, stream));
     }
     return TSR_OK;
 }
@@ -198,7 +198,7 @@ static tsr_status gather_shards(unit *u, const tsri_mem *folded, tsr_stream *str
 /* As gather_shards, from the parts kept within groups of k ranks. */
 static tsr_status gather_kept(unit *u, tsr_stream *stream)
 {
-    const int64_t chunks = u->ranks[3] / u->options.reshard_group;
+    const int64_t chunks = u->levels.ranks[3] / u->options.reshard_group;
     const size_t size = tsr_dtype_size(u->param_dtype);
     tsri_coll coll = {.kind = TSRI_ALL_GATHER,
                       .dtype = u->param_dtype,
@@ -210,15 +210,15 @@ static tsr_status gather_kept(unit *u, tsr_stream *stream)
 
         if (!p->whole) {
             u->items[coll.item_count++] = (tsri_coll_item){
-                .in = u->kept.buffer,
-                .in_offset = u->kept.offset + (size_t)(p->shard_offset * chunks) * size,
-                .out = u->slot.buffer,
+                .in = u->values.kept.buffer,
+                .in_offset = u->values.kept.offset + (size_t)(p->shard_offset * chunks) * size,
+                .out = u->values.slot.buffer,
                 .out_offset = slot_offset(u, p),
                 .count = p->chunk * chunks};
         }
     }
-    TSR_TRY(tsri_stream_wait(stream, u->kept_ready));
-    TSR_TRY(tsri_collective(u->kept_group, &coll, stream));
+    TSR_TRY(tsri_stream_wait(stream, u->values.kept_ready));
+    TSR_TRY(tsri_collective(u->levels.kept, &coll, stream));
     return TSR_OK;
 }
 
@@ -229,22 +229,23 @@ static tsr_status gather(unit *u, tsr_stream *first)
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsri_mem folded = {0};
 
-    if (u->fold_count > 0) {
-        TSR_TRY(tsri_arena_acquire(arena, (size_t)u->fold_count * tsr_dtype_size(u->param_dtype),
+    if (u->flat.fold_count > 0) {
+        TSR_TRY(tsri_arena_acquire(arena,
+                                   (size_t)u->flat.fold_count * tsr_dtype_size(u->param_dtype),
                                    TSRI_MEM_SLOT_PARAM, u->module->path, first, &folded));
     }
     if (copies_own(u)) {
         TSR_TRY(copy_own(u, &folded, first));
         TSR_TRY(tsri_stream_wait(stream, tsri_event_record(first)));
     }
-    if (u->kept_held) {
+    if (u->values.kept.buffer != NULL) {
         TSR_TRY(gather_kept(u, stream));
         tsri_unit_drop_kept(u, tsri_event_record(stream));
     } else {
         TSR_TRY(gather_shards(u, &folded, stream));
     }
-    if (u->fold_count > 0) {
-        TSR_TRY(tsri_unit_unfold(u, &folded, &u->slot, u->param_dtype, stream));
+    if (u->flat.fold_count > 0) {
+        TSR_TRY(tsri_unit_unfold(u, &folded, &u->values.slot, u->param_dtype, stream));
         tsri_arena_release(arena, &folded, tsri_event_record(stream));
     }
     return TSR_OK;
@@ -257,33 +258,34 @@ tsr_status tsri_unit_unshard(unit *u)
     tsr_event refreshed = {0};
     uint64_t enqueued = 0;
 
-    if (u->state != SLOT_EMPTY) {
+    if (u->values.state != SLOT_EMPTY) {
         return TSR_OK;
     }
-    u->stale = u->stale || (u->own_count < u->train_count && tsri_unit_is_updated(u));
-    if (u->options.offload_params && u->has_slot && !u->kept_held) {
+    u->rest.stale =
+        u->rest.stale || (u->flat.own_count < u->flat.train_count && tsri_unit_is_updated(u));
+    if (u->options.offload_params && u->flat.has_slot && u->values.kept.buffer == NULL) {
         first = tsri_unit_stream(u, TSRI_STREAM_COPY);
     }
-    if (u->stale) {
+    if (u->rest.stale) {
         TSR_TRY(refresh(u, &refreshed));
         TSR_TRY(tsri_stream_wait(first, refreshed));
     }
-    if (u->has_slot) {
-        TSR_TRY(tsri_stream_wait(first, u->engine->params_ready));
+    if (u->flat.has_slot) {
+        TSR_TRY(tsri_stream_wait(first, u->engine->step.params_ready));
     }
     enqueued = stream->enqueued;
-    if (u->has_slot) {
+    if (u->flat.has_slot) {
         TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), tsri_unit_slot_bytes(u),
-                                   TSRI_MEM_SLOT_PARAM, u->module->path, first, &u->slot));
-        u->state = SLOT_GATHERING;
+                                   TSRI_MEM_SLOT_PARAM, u->module->path, first, &u->values.slot));
+        u->values.state = SLOT_GATHERING;
         TSR_TRY(gather(u, first));
     }
-    u->state = SLOT_GATHERING;
+    u->values.state = SLOT_GATHERING;
     /* An event stands for work: a group of one gathers in place by doing nothing. */
-    u->gathered = stream->enqueued != enqueued              ? tsri_event_record(stream)
-                  : u->has_slot || refreshed.stream == NULL ? tsri_event_record(first)
-                                                            : refreshed;
-    u->gathered_seen = TSRI_NOT_SEEN;
+    u->values.gathered = stream->enqueued != enqueued                   ? tsri_event_record(stream)
+                         : u->flat.has_slot || refreshed.stream == NULL ? tsri_event_record(first)
+                                                                        : refreshed;
+    u->values.gathered_seen = TSRI_NOT_SEEN;
     return TSR_OK;
 }
 
@@ -292,17 +294,17 @@ tsr_status tsri_unit_await(unit *u)
     tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
     const int64_t shift = tsri_sabotage_shift(u);
 
-    if (u->state == SLOT_READY) {
+    if (u->values.state == SLOT_READY) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_stream_wait(compute, u->gathered));
-    u->gathered_seen = compute->enqueued;
+    TSR_TRY(tsri_stream_wait(compute, u->values.gathered));
+    u->values.gathered_seen = compute->enqueued;
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
         const int64_t late = i == 0 ? shift : 0;
 
         if (in_slot(u, p)) {
-            TSR_TRY(tsri_dtensor_attach(p->param->value, u->slot.buffer,
+            TSR_TRY(tsri_dtensor_attach(p->param->value, u->values.slot.buffer,
                                         slot_offset(u, p) +
                                             (size_t)late * tsr_dtype_size(u->param_dtype)));
         } else {
@@ -310,7 +312,7 @@ tsr_status tsri_unit_await(unit *u)
                                         (size_t)(p->shard_offset + late) * resting_size(u)));
         }
     }
-    u->state = SLOT_READY;
+    u->values.state = SLOT_READY;
     return TSR_OK;
 }
 
@@ -318,27 +320,26 @@ tsr_status tsri_unit_await(unit *u)
 
 tsr_status tsri_unit_reshard(unit *u)
 {
-    if (u->state == SLOT_EMPTY) {
+    if (u->values.state == SLOT_EMPTY) {
         return TSR_OK;
     }
     TSR_TRY(tsri_unit_await(u));
     for (int i = 0; i < u->param_count; i++) {
         TSR_TRY(tsri_dtensor_attach(u->params[i].param->value, NULL, 0));
     }
-    if (u->has_slot) {
-        tsri_arena_release(
-            tsri_comm_arena(u->comm), &u->slot,
-            tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->gathered_seen, u->gathered));
+    if (u->flat.has_slot) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->values.slot,
+                           tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE),
+                                         u->values.gathered_seen, u->values.gathered));
     }
-    u->state = SLOT_EMPTY;
+    u->values.state = SLOT_EMPTY;
     return TSR_OK;
 }
 
 void tsri_unit_drop_kept(unit *u, tsr_event last_use)
 {
-    if (u->kept_held) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->kept, last_use);
-        u->kept_held = false;
+    if (u->values.kept.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->values.kept, last_use);
     }
 }
 
@@ -346,13 +347,13 @@ void tsri_unit_drop_kept(unit *u, tsr_event last_use)
 static tsr_status keep_part(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
-    const int64_t chunks = u->ranks[3] / u->options.reshard_group;
-    const int64_t first = u->index[3] % u->options.reshard_group * chunks;
+    const int64_t chunks = u->levels.ranks[3] / u->options.reshard_group;
+    const int64_t first = u->levels.index[3] % u->options.reshard_group * chunks;
     const size_t size = tsr_dtype_size(u->param_dtype);
 
-    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)(u->sharded_count * chunks) * size,
-                               TSRI_MEM_SLOT_PARAM, u->module->path, stream, &u->kept));
-    u->kept_held = true;
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm),
+                               (size_t)(u->flat.sharded_count * chunks) * size, TSRI_MEM_SLOT_PARAM,
+                               u->module->path, stream, &u->values.kept));
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
         const size_t bytes = (size_t)(p->chunk * chunks) * size;
@@ -365,20 +366,21 @@ static tsr_status keep_part(unit *u)
         if (p->whole || bytes == 0) {
             continue;
         }
-        args.x = tsri_arg_in(&call, u->slot.buffer,
+        args.x = tsri_arg_in(&call, u->values.slot.buffer,
                              slot_offset(u, p) + (size_t)(first * p->chunk) * size, bytes);
-        args.y = tsri_arg_out(&call, u->kept.buffer,
-                              u->kept.offset + (size_t)(p->shard_offset * chunks) * size, bytes);
+        args.y =
+            tsri_arg_out(&call, u->values.kept.buffer,
+                         u->values.kept.offset + (size_t)(p->shard_offset * chunks) * size, bytes);
         TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     }
-    u->kept_ready = tsri_event_record(stream);
+    u->values.kept_ready = tsri_event_record(stream);
     return TSR_OK;
 }
 
 tsr_status tsri_unit_reshard_kept(unit *u)
 {
-    if (u->options.reshard_group > 0 && u->has_slot && u->state == SLOT_READY && !u->kept_held &&
-        u->sharded_count > 0) {
+    if (u->options.reshard_group > 0 && u->flat.has_slot && u->values.state == SLOT_READY &&
+        u->values.kept.buffer == NULL && u->flat.sharded_count > 0) {
         TSR_TRY(keep_part(u));
     }
     TSR_TRY(tsri_unit_reshard(u));
@@ -413,9 +415,9 @@ tsr_status tsri_unit_prefetch(unit *u)
 
     if (u->prefetch[0].units != NULL) {
         TSR_TRY(unshard_all(u->prefetch[0].units, u->prefetch[0].count));
-    } else if (e->frame != NULL) {
-        TSR_TRY(
-            unshard_all(next, tsri_schedule_after(e, e->cursor, e->frame_end, next, depth_of(u))));
+    } else if (e->order.frame != NULL) {
+        TSR_TRY(unshard_all(
+            next, tsri_schedule_after(e, e->order.cursor, e->order.frame_end, next, depth_of(u))));
     }
     return TSR_OK;
 }
@@ -427,8 +429,8 @@ tsr_status tsri_unit_prefetch_back(unit *u)
 
     if (u->prefetch[1].units != NULL) {
         TSR_TRY(unshard_all(u->prefetch[1].units, u->prefetch[1].count));
-    } else if (e->framed) {
-        TSR_TRY(unshard_all(next, tsri_schedule_before(e, e->back - 1, next, depth_of(u))));
+    } else if (e->step.framed) {
+        TSR_TRY(unshard_all(next, tsri_schedule_before(e, e->order.back - 1, next, depth_of(u))));
     }
     return TSR_OK;
 }
@@ -439,7 +441,7 @@ tsr_status tsri_unit_prefetch_again(unit *u, int at, int end)
     unit *next[MOST_AHEAD];
     int count = 0;
 
-    if (at < 0 || !e->framed || u->options.backward_prefetch == TSR_PREFETCH_NONE) {
+    if (at < 0 || !e->step.framed || u->options.backward_prefetch == TSR_PREFETCH_NONE) {
         return TSR_OK;
     }
     count = tsri_schedule_after(e, at + 1, end, next, depth_of(u));
@@ -459,11 +461,11 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     if (e != NULL) {
         TSR_TRY(tsri_engine_touch(e, tape));
     }
-    if (u->inside > 0 || e == NULL ||
-        (u->state == SLOT_READY && tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape))) {
+    if (u->run.inside > 0 || e == NULL ||
+        (u->values.state == SLOT_READY && tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape))) {
         return TSR_OK;
     }
-    if (!u->shared) {
+    if (!u->values.shared) {
         tsri_log(TSRI_LOG_INFO,
                  "parameter %s is used in \"%s\", outside its unit \"%s\": the unit stays gathered "
                  "for the whole pass; a unit around both would hold it as long and say so",
@@ -471,9 +473,10 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     }
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_engine_use(u, tape));
-    } else if (e->frame == NULL || u->used_forward != e->forward || u->state != SLOT_READY) {
-        if (e->frame != NULL) {
-            u->used_forward = e->forward;
+    } else if (e->order.frame == NULL || u->run.used_forward != e->step.forward ||
+               u->values.state != SLOT_READY) {
+        if (e->order.frame != NULL) {
+            u->run.used_forward = e->step.forward;
             TSR_TRY(tsri_schedule_reach(e, u->module, MARK_USE, tape));
         }
         TSR_TRY(tsri_engine_use(u, tape));

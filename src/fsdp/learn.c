@@ -121,10 +121,10 @@ static tsr_status announce(const engine *e, const mark *mine, const char *purpos
                            announcement *all)
 {
     const announcement own = {.valid = 1,
-                              .within = e->open.marks[e->open.count - 1].passed ? 0 : 1,
+                              .within = e->order.open.marks[e->order.open.count - 1].passed ? 0 : 1,
                               .kind = (int32_t)mine->kind,
                               .order = mine->module->order,
-                              .place = e->cursor};
+                              .place = e->order.cursor};
     char ours[192];
     char theirs[192];
 
@@ -162,16 +162,16 @@ static tsr_status agree(engine *e, const mark *mine, announcement *all, mark *ou
 
 static tsr_status insert(engine *e, int at, const mark *m)
 {
-    TSR_TRY(tsri_row_insert(&e->expected, at, m));
-    e->cursor += at < e->cursor ? 1 : 0;
-    e->frame_end += at < e->frame_end ? 1 : 0;
+    TSR_TRY(tsri_row_insert(&e->order.expected, at, m));
+    e->order.cursor += at < e->order.cursor ? 1 : 0;
+    e->order.frame_end += at < e->order.frame_end ? 1 : 0;
     return TSR_OK;
 }
 
 /* What another bracket of the same module holds, into the empty one that m opens at at. */
 static tsr_status copy_content(engine *e, int at, const mark *m)
 {
-    const mark_row *row = &e->expected;
+    const mark_row *row = &e->order.expected;
     const mark end = tsri_mark_end(m);
     int from = tsri_row_find_down(row, m, at - 1);
     int count = 0;
@@ -242,20 +242,20 @@ static int behind_known(const mark_row *row, int from, int count)
  * brackets of the module that is open there. */
 static tsr_status expect_here(engine *e, const mark *m)
 {
-    const mark_row *row = &e->expected;
-    const int around = bracket_around(row, e->cursor);
-    const int known = count_known(row, around + 1, e->cursor);
+    const mark_row *row = &e->order.expected;
+    const int around = bracket_around(row, e->order.cursor);
+    const int known = count_known(row, around + 1, e->order.cursor);
     const mark open = row->marks[around];
 
-    TSR_TRY(add(e, e->cursor, m));
+    TSR_TRY(add(e, e->order.cursor, m));
     for (int i = row->count - 1; i >= 0; i--) {
-        const bool here = bracket_around(row, e->cursor) == i;
+        const bool here = bracket_around(row, e->order.cursor) == i;
 
         if (!here && tsri_mark_same(&row->marks[i], &open)) {
             TSR_TRY(add(e, behind_known(row, i + 1, known), m));
         }
     }
-    e->news = true;
+    e->order.news = true;
     return TSR_OK;
 }
 
@@ -268,41 +268,44 @@ static void forget_guess(engine *e, const mark *m)
     int begin = 0;
     int count = 0;
 
-    if (u == NULL || u->seen || m->module == e->frame) {
+    if (u == NULL || u->run.seen || m->module == e->order.frame) {
         return; /* run alone, it has no place among the others */
     }
-    u->seen = true;
-    begin = tsri_row_find_up(&e->expected, m, 0, e->expected.count);
+    u->run.seen = true;
+    begin = tsri_row_find_up(&e->order.expected, m, 0, e->order.expected.count);
     if (begin < 0) {
         return;
     }
-    count = tsri_row_find_up(&e->expected, &end, begin, e->expected.count) + 1 - begin;
-    tsri_row_remove(&e->expected, begin, begin + count);
-    e->cursor -= begin >= e->cursor ? 0 : begin + count > e->cursor ? e->cursor - begin : count;
-    e->frame_end -= begin < e->frame_end ? count : 0;
+    count = tsri_row_find_up(&e->order.expected, &end, begin, e->order.expected.count) + 1 - begin;
+    tsri_row_remove(&e->order.expected, begin, begin + count);
+    e->order.cursor -= begin >= e->order.cursor          ? 0
+                       : begin + count > e->order.cursor ? e->order.cursor - begin
+                                                         : count;
+    e->order.frame_end -= begin < e->order.frame_end ? count : 0;
 }
 
 /* All ranks go on to next: what else is expected before it, none of them runs now. */
 static tsr_status follow(engine *e, const mark *next, tsr_tape *tape)
 {
-    mark_row *row = &e->expected;
+    mark_row *row = &e->order.expected;
     int at = 0;
 
     forget_guess(e, next);
-    at = tsri_mark_ends(next->kind) ? tsri_row_find_up(row, next, e->cursor, row->count)
-                                    : tsri_row_find_inside(row, next, e->cursor, e->frame_end);
+    at = tsri_mark_ends(next->kind)
+             ? tsri_row_find_up(row, next, e->order.cursor, row->count)
+             : tsri_row_find_inside(row, next, e->order.cursor, e->order.frame_end);
     if (at < 0) {
         TSR_TRY(expect_here(e, next));
-        at = e->cursor;
+        at = e->order.cursor;
     }
-    while (e->cursor < at) {
-        const mark *m = &row->marks[e->cursor++];
+    while (e->order.cursor < at) {
+        const mark *m = &row->marks[e->order.cursor++];
 
         if (!tsri_mark_is_guess(m)) {
             TSR_TRY(tsri_schedule_pass(e, m, tape));
         }
     }
-    e->cursor = at + 1;
+    e->order.cursor = at + 1;
     return TSR_OK;
 }
 
@@ -341,7 +344,7 @@ tsr_status tsri_learn_depart(engine *e, const mark *m)
     TSR_TRY(tsri_alloc((size_t)tsr_world_size(tsr_comm_world(e->comm)), sizeof(*all), &all));
     status = announce(e, m, purpose, all);
     tsri_free(&all);
-    e->learns = true;
+    e->order.learns = true;
     return status;
 }
 
@@ -350,8 +353,8 @@ tsr_status tsri_learn_depart(engine *e, const mark *m)
 /* A simulated rank, which follows the tree at first, has passed over a bracket and then run it. */
 static bool moved(const engine *e, const mark *m)
 {
-    for (int i = 0; m->passed && i < e->log.count; i++) {
-        const mark *other = &e->log.marks[i];
+    for (int i = 0; m->passed && i < e->order.log.count; i++) {
+        const mark *other = &e->order.log.marks[i];
 
         if (tsri_mark_same(other, m) && !other->passed) {
             return true;
@@ -378,7 +381,7 @@ static tsr_status expect_others(engine *e)
         mark before = {.module = e->units[0]->module, .kind = MARK_ENTER};
         int at = 0;
 
-        if (tsri_row_find_up(&e->expected, &m, 0, e->expected.count) >= 0) {
+        if (tsri_row_find_up(&e->order.expected, &m, 0, e->order.expected.count) >= 0) {
             continue;
         }
         for (int j = 0; j < k; j++) {
@@ -388,10 +391,10 @@ static tsr_status expect_others(engine *e)
                 before = (mark){.module = e->units[j]->module, .kind = MARK_LEAVE};
             }
         }
-        at = tsri_row_find_down(&e->expected, &before, e->expected.count - 1) + 1;
-        TSR_TRY(tsri_row_insert(&e->expected, at, &m));
+        at = tsri_row_find_down(&e->order.expected, &before, e->order.expected.count - 1) + 1;
+        TSR_TRY(tsri_row_insert(&e->order.expected, at, &m));
         m.kind = MARK_LEAVE;
-        TSR_TRY(tsri_row_insert(&e->expected, at + 1, &m));
+        TSR_TRY(tsri_row_insert(&e->order.expected, at + 1, &m));
     }
     return TSR_OK;
 }
@@ -399,16 +402,16 @@ static tsr_status expect_others(engine *e)
 /* A rank that has nobody to ask: its first forward is what is expected. */
 static tsr_status expect_log(engine *e)
 {
-    e->expected.count = 0;
-    for (int i = 0; i < e->log.count; i++) {
-        mark m = e->log.marks[i];
+    e->order.expected.count = 0;
+    for (int i = 0; i < e->order.log.count; i++) {
+        mark m = e->order.log.marks[i];
 
         if (!moved(e, &m)) {
             m.passed = false;
-            TSR_TRY(tsri_row_append(&e->expected, &m));
+            TSR_TRY(tsri_row_append(&e->order.expected, &m));
         }
         if (m.kind == MARK_ENTER) {
-            tsri_unit_of(m.module)->seen = true;
+            tsri_unit_of(m.module)->run.seen = true;
         }
     }
     return TSR_OK;
@@ -417,11 +420,11 @@ static tsr_status expect_log(engine *e)
 /* Position of the unit that is entered last, of those that some rank has run. */
 static int last_entered(const engine *e)
 {
-    for (int i = e->expected.count - 1; i >= 0; i--) {
-        const mark *m = &e->expected.marks[i];
+    for (int i = e->order.expected.count - 1; i >= 0; i--) {
+        const mark *m = &e->order.expected.marks[i];
 
-        if (m->kind == MARK_ENTER && tsri_unit_of(m->module)->seen) {
-            return tsri_unit_of(m->module)->position;
+        if (m->kind == MARK_ENTER && tsri_unit_of(m->module)->run.seen) {
+            return tsri_unit_of(m->module)->run.position;
         }
     }
     return 0;
@@ -430,7 +433,7 @@ static int last_entered(const engine *e)
 static bool all_seen(const engine *e)
 {
     for (int i = 0; i < e->unit_count; i++) {
-        if (!e->units[i]->seen) {
+        if (!e->units[i]->run.seen) {
             return false;
         }
     }
@@ -439,16 +442,16 @@ static bool all_seen(const engine *e)
 
 tsr_status tsri_learn_end(engine *e)
 {
-    if (!e->learns && e->frame->parent == NULL) {
+    if (!e->order.learns && e->order.frame->parent == NULL) {
         TSR_TRY(expect_log(e));
     }
     TSR_TRY(expect_others(e));
-    e->last_entered = last_entered(e);
-    e->quiet = e->news ? 0 : e->quiet + 1;
-    e->learnt = (!e->learns && e->frame->parent == NULL) || (!e->news && all_seen(e)) ||
-                e->quiet >= QUIET_FORWARDS;
-    for (int i = 0; e->learnt && i < e->unit_count; i++) {
-        e->units[i]->seen = true; /* a guess has to do */
+    e->order.last_entered = last_entered(e);
+    e->order.quiet = e->order.news ? 0 : e->order.quiet + 1;
+    e->order.learnt = (!e->order.learns && e->order.frame->parent == NULL) ||
+                      (!e->order.news && all_seen(e)) || e->order.quiet >= QUIET_FORWARDS;
+    for (int i = 0; e->order.learnt && i < e->unit_count; i++) {
+        e->units[i]->run.seen = true; /* a guess has to do */
     }
     return TSR_OK;
 }

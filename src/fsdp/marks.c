@@ -24,7 +24,7 @@ bool tsri_mark_is_guess(const mark *m)
 {
     const bool is_unit = m->kind == MARK_ENTER || m->kind == MARK_LEAVE;
 
-    return is_unit && !tsri_unit_of(m->module)->seen;
+    return is_unit && !tsri_unit_of(m->module)->run.seen;
 }
 
 int tsri_row_find_up(const mark_row *row, const mark *m, int from, int to)

@@ -31,14 +31,14 @@ tsr_status tsri_unit_copy(const unit *u, tsri_stream_kind kind, const tsri_mem *
 tsr_status tsri_unit_stage_shard(unit *u, tsri_mem *out)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COPY);
-    const size_t own = (size_t)u->own_begin * F32;
+    const size_t own = (size_t)u->flat.own_begin * F32;
 
-    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)u->shard_count * F32,
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)u->flat.shard_count * F32,
                                TSRI_MEM_SLOT_PARAM, u->module->path, stream, out));
-    const tsri_mem rest = {.buffer = u->shard, .offset = own};
+    const tsri_mem rest = {.buffer = u->rest.shard, .offset = own};
     const tsri_mem place = {.buffer = out->buffer, .offset = out->offset + own};
 
-    TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, &rest, &place, u->own_count));
+    TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, &rest, &place, u->flat.own_count));
     TSR_TRY(
         tsri_stream_wait(tsri_unit_stream(u, TSRI_STREAM_REPLICATE), tsri_event_record(stream)));
     return TSR_OK;
@@ -47,11 +47,11 @@ tsr_status tsri_unit_stage_shard(unit *u, tsri_mem *out)
 tsr_status tsri_unit_unstage_shard(unit *u, tsri_mem *staged)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_COPY);
-    const tsri_mem rest = {.buffer = u->shard};
+    const tsri_mem rest = {.buffer = u->rest.shard};
 
     TSR_TRY(
         tsri_stream_wait(stream, tsri_event_record(tsri_unit_stream(u, TSRI_STREAM_REPLICATE))));
-    TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, staged, &rest, u->train_count));
+    TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COPY, staged, &rest, u->flat.train_count));
     tsri_arena_release(tsri_comm_arena(u->comm), staged, tsri_event_record(stream));
     return TSR_OK;
 }

@@ -14,9 +14,9 @@ enum {
 /* At rest: the flat shard in f32, or a lean unit's masters and the whole in half precision. */
 static size_t shard_bytes(const unit *u)
 {
-    return u->lean ? (size_t)u->own_count * sizeof(float) +
-                         (size_t)u->shard_count * tsr_dtype_size(u->param_dtype)
-                   : (size_t)u->shard_count * sizeof(float);
+    return u->flat.lean ? (size_t)u->flat.own_count * sizeof(float) +
+                              (size_t)u->flat.shard_count * tsr_dtype_size(u->param_dtype)
+                        : (size_t)u->flat.shard_count * sizeof(float);
 }
 
 int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
@@ -29,14 +29,14 @@ int tsr_fsdp_units(tsr_module *model, tsr_unit_info *infos, int capacity)
         const unit *u = e->units[i];
         tsr_unit_info *info = &infos[i];
 
-        *info = (tsr_unit_info){.path = u->module->path,
-                                .param_count = u->param_count,
-                                .shard_bytes = shard_bytes(u),
-                                .gathered_bytes = tsri_unit_slot_bytes(u),
-                                .grad_bytes =
-                                    u->train_count > 0 ? (size_t)u->grad_count * sizeof(float) : 0,
-                                .shared = u->shared,
-                                .passed_over = u->passed_count};
+        *info = (tsr_unit_info){
+            .path = u->module->path,
+            .param_count = u->param_count,
+            .shard_bytes = shard_bytes(u),
+            .gathered_bytes = tsri_unit_slot_bytes(u),
+            .grad_bytes = u->flat.train_count > 0 ? (size_t)u->flat.grad_count * sizeof(float) : 0,
+            .shared = u->values.shared,
+            .passed_over = u->run.passed_count};
         for (int k = 0; k < u->param_count; k++) {
             info->element_count += tsr_param_count(u->params[k].param);
         }
@@ -70,7 +70,7 @@ static tsr_status print_param(const unit *u, const unit_param *p, FILE *stream)
     const int64_t begin =
         p->by_cols ? piece->first_col - block.first_col : piece->first_row - block.first_row;
     const int64_t end = begin + (p->by_cols ? piece->cols : piece->rows);
-    const bool in_part = tsri_unit_trains(p) && u->own_count < u->train_count;
+    const bool in_part = tsri_unit_trains(p) && u->flat.own_count < u->flat.train_count;
     char layout[TEXT];
     char shape[TEXT];
 
@@ -100,8 +100,8 @@ static tsr_status print_unit(const unit *u, FILE *stream)
         stream, "unit \"%s\": %d parameters, %lld elements, levels%s; at rest %s, gathered %s %s\n",
         u->module->path, u->param_count, (long long)elements, levels_text(u, levels, TEXT),
         tsri_format_bytes((double)shard_bytes(u), shard, sizeof(shard)),
-        u->has_slot ? tsri_format_bytes((double)tsri_unit_slot_bytes(u), slot, sizeof(slot))
-                    : "in place",
+        u->flat.has_slot ? tsri_format_bytes((double)tsri_unit_slot_bytes(u), slot, sizeof(slot))
+                         : "in place",
         tsr_dtype_name(u->param_dtype));
     for (int i = 0; i < u->param_count; i++) {
         TSR_TRY(print_param(u, &u->params[i], stream));

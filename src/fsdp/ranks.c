@@ -10,7 +10,7 @@
 /* Elements of the room of p's chunk whose gradients the rank at coord keeps. */
 static int64_t kept_count(const unit *u, const unit_param *p, int64_t chunk, const int *coord)
 {
-    const tsri_flat flat = {{u->mask[2], 0}, u->train_count};
+    const tsri_flat flat = {{u->levels.mask[2], 0}, u->flat.train_count};
     int64_t begin = 0;
     int64_t count = 0;
     int64_t end = 0;

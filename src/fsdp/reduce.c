@@ -16,23 +16,22 @@ enum {
 
 static size_t grad_slot_offset(const unit *u, const unit_param *p)
 {
-    return u->grad_slot.offset +
-           (size_t)(p->shard_offset * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
+    return u->grads.slot.offset +
+           (size_t)(p->shard_offset * u->levels.ranks[3]) * tsr_dtype_size(u->reduce_dtype);
 }
 
 tsr_status tsri_unit_open_grads(unit *u)
 {
     TSR_TRY(tsri_engine_begin_backward(u->engine));
     TSR_TRY(tsri_unit_reopen(u));
-    if (u->has_grad_slot) {
-        if (!u->grad_slot_held) {
-            const size_t bytes =
-                (size_t)(u->train_count * u->ranks[3]) * tsr_dtype_size(u->reduce_dtype);
+    if (u->flat.has_grad_slot) {
+        if (u->grads.slot.buffer == NULL) {
+            const size_t bytes = (size_t)(u->flat.train_count * u->levels.ranks[3]) *
+                                 tsr_dtype_size(u->reduce_dtype);
 
             TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), bytes, TSRI_MEM_SLOT_GRAD,
                                        u->module->path, tsri_unit_stream(u, TSRI_STREAM_COMPUTE),
-                                       &u->grad_slot));
-            u->grad_slot_held = true;
+                                       &u->grads.slot));
             for (int i = 0; i < u->param_count; i++) {
                 u->params[i].written = false;
             }
@@ -40,11 +39,11 @@ tsr_status tsri_unit_open_grads(unit *u)
         return TSR_OK;
     }
     TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
-    for (int i = 0; !u->open && i < u->param_count; i++) {
+    for (int i = 0; !tsri_unit_has_sums(u) && i < u->param_count; i++) {
         u->params[i].written = false;
     }
-    u->open = true;
-    u->unfilled = true;
+    u->grads.state = SUMS_TERMS;
+    u->grads.unfilled = true;
     return TSR_OK;
 }
 
@@ -52,15 +51,15 @@ tsri_mem tsri_unit_grad_range(const unit *u, const unit_param *p, tsr_dtype *dty
 {
     const size_t count = (size_t)(p->rows * p->cols);
 
-    *dtype_out = u->has_grad_slot ? u->reduce_dtype : TSR_F32;
-    if (u->has_grad_slot) {
-        return (tsri_mem){.buffer = u->grad_slot.buffer,
+    *dtype_out = u->flat.has_grad_slot ? u->reduce_dtype : TSR_F32;
+    if (u->flat.has_grad_slot) {
+        return (tsri_mem){.buffer = u->grads.slot.buffer,
                           .offset = grad_slot_offset(u, p),
                           .bytes = count * tsr_dtype_size(u->reduce_dtype),
                           .interval = -1};
     }
-    return (tsri_mem){.buffer = u->sums.buffer,
-                      .offset = u->sums.offset + (size_t)p->shard_offset * F32,
+    return (tsri_mem){.buffer = u->grads.sums.buffer,
+                      .offset = u->grads.sums.offset + (size_t)p->shard_offset * F32,
                       .bytes = count * F32,
                       .interval = -1};
 }
@@ -69,16 +68,17 @@ tsri_mem tsri_unit_grad_range(const unit *u, const unit_param *p, tsr_dtype *dty
 static tsr_status open_outside(unit *u, const tsr_param *param)
 {
     TSR_TRY(tsri_engine_begin_backward(u->engine));
-    if (u->has_grad_slot ? u->grad_slot_held : u->sums_held && !u->done) {
+    if (u->flat.has_grad_slot ? u->grads.slot.buffer != NULL
+                              : u->grads.sums.buffer != NULL && u->grads.state != SUMS_FINAL) {
         return TSR_OK;
     }
-    if (u->done) {
+    if (u->grads.state == SUMS_FINAL) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "gradient of %s arrives after its unit \"%s\" has reduced the step's "
                          "gradients",
                          param->name, u->module->path);
     }
-    u->shared = true;
+    u->values.shared = true;
     TSR_TRY(tsri_unit_open_grads(u));
     return TSR_OK;
 }
@@ -134,7 +134,7 @@ tsr_status tsri_unit_zero(const unit *u, tsr_buffer *buffer, size_t offset, size
 /* Without slot: every gradient's range is filled, and what comes is added to it. */
 static void mark_filled(unit *u)
 {
-    for (int i = 0; !u->has_grad_slot && i < u->param_count; i++) {
+    for (int i = 0; !u->flat.has_grad_slot && i < u->param_count; i++) {
         u->params[i].written = true;
     }
 }
@@ -142,22 +142,22 @@ static void mark_filled(unit *u)
 /* Slack after a parameter's last row, and parameters to which no gradient came, are zeros. */
 static tsr_status fill_gaps(unit *u)
 {
-    const size_t size = u->has_grad_slot ? tsr_dtype_size(u->reduce_dtype) : (size_t)F32;
+    const size_t size = u->flat.has_grad_slot ? tsr_dtype_size(u->reduce_dtype) : (size_t)F32;
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
         const int64_t used = p->written ? p->rows * p->cols : 0;
-        const size_t bytes = (size_t)(p->chunk * u->ranks[3] - used) * size;
+        const size_t bytes = (size_t)(p->chunk * u->levels.ranks[3] - used) * size;
 
         if (!tsri_unit_trains(p)) {
             continue;
         }
-        if (u->has_grad_slot) {
-            TSR_TRY(tsri_unit_zero(u, u->grad_slot.buffer,
+        if (u->flat.has_grad_slot) {
+            TSR_TRY(tsri_unit_zero(u, u->grads.slot.buffer,
                                    grad_slot_offset(u, p) + (size_t)used * size, bytes));
         } else {
-            TSR_TRY(tsri_unit_zero(u, u->sums.buffer,
-                                   u->sums.offset + (size_t)(p->shard_offset + used) * size,
+            TSR_TRY(tsri_unit_zero(u, u->grads.sums.buffer,
+                                   u->grads.sums.offset + (size_t)(p->shard_offset + used) * size,
                                    bytes));
         }
     }
@@ -168,9 +168,10 @@ static tsr_status fill_gaps(unit *u)
 tsr_status tsri_unit_zero_grads(unit *u)
 {
     TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_COMPUTE));
-    TSR_TRY(tsri_unit_zero(u, u->sums.buffer, u->sums.offset, (size_t)u->grad_count * F32));
+    TSR_TRY(tsri_unit_zero(u, u->grads.sums.buffer, u->grads.sums.offset,
+                           (size_t)u->flat.grad_count * F32));
     tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
-    u->open = true;
+    u->grads.state = SUMS_TERMS;
     mark_filled(u);
     return TSR_OK;
 }
@@ -179,7 +180,7 @@ tsr_status tsri_unit_zero_grads(unit *u)
 static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int64_t grad_offset,
                               int64_t n, bool accumulate)
 {
-    const size_t at = u->sums.offset + (size_t)grad_offset * F32;
+    const size_t at = u->grads.sums.offset + (size_t)grad_offset * F32;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REDUCE), .label = u->module->path};
     tsrk_scale args = {.n = n,
                        .factor = 1.0F,
@@ -192,9 +193,9 @@ static tsr_status add_to_grad(const unit *u, tsr_buffer *x, size_t x_offset, int
     }
     args.x = tsri_arg_in(&call, x, x_offset, (size_t)n * tsr_dtype_size(u->reduce_dtype));
     if (accumulate) {
-        args.y = tsri_arg_inout(&call, u->sums.buffer, at, (size_t)n * F32);
+        args.y = tsri_arg_inout(&call, u->grads.sums.buffer, at, (size_t)n * F32);
     } else {
-        args.y = tsri_arg_out(&call, u->sums.buffer, at, (size_t)n * F32);
+        args.y = tsri_arg_out(&call, u->grads.sums.buffer, at, (size_t)n * F32);
     }
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
@@ -220,7 +221,7 @@ static tsr_status scatter_slot(const unit *u, const tsri_mem *folded, tsr_buffer
 
     for (int i = 0; i < u->param_count; i++) {
         const unit_param *p = &u->params[i];
-        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->grad_slot.buffer;
+        tsr_buffer *chunks = p->by_cols ? folded->buffer : u->grads.slot.buffer;
         const size_t in = chunks_at(u, folded, p);
 
         if (!tsri_unit_trains(p)) {
@@ -231,10 +232,10 @@ static tsr_status scatter_slot(const unit *u, const tsri_mem *folded, tsr_buffer
             .in_offset = in,
             .out = out != NULL ? out : chunks,
             .out_offset = out != NULL ? out_offset + (size_t)p->shard_offset * size
-                                      : in + (size_t)(u->index[3] * p->chunk) * size,
+                                      : in + (size_t)(u->levels.index[3] * p->chunk) * size,
             .count = p->chunk};
     }
-    TSR_TRY(tsri_unit_collective(u, u->reduce_group, &coll, TSRI_STREAM_REDUCE));
+    TSR_TRY(tsri_unit_collective(u, u->levels.reduce, &coll, TSRI_STREAM_REDUCE));
     return TSR_OK;
 }
 
@@ -254,16 +255,16 @@ static tsr_status flat_collective(const unit *u, tsr_group *group, tsri_coll_kin
 static tsr_status scatter_flat(const unit *u, tsr_buffer *buffer, size_t offset, bool accumulate)
 {
     const size_t size = tsr_dtype_size(u->reduce_dtype);
-    const size_t own = offset + (size_t)u->grad_begin * size;
+    const size_t own = offset + (size_t)u->flat.grad_begin * size;
     const tsri_coll_item item = {.in = buffer,
                                  .in_offset = offset,
                                  .out = buffer,
                                  .out_offset = own,
-                                 .count = u->grad_count};
+                                 .count = u->flat.grad_count};
 
-    TSR_TRY(flat_collective(u, u->flat_reduce[2], TSRI_REDUCE_SCATTER, u->reduce_dtype, &item,
-                            TSRI_STREAM_REDUCE));
-    TSR_TRY(add_to_grad(u, buffer, own, 0, u->grad_count, accumulate));
+    TSR_TRY(flat_collective(u, u->levels.flat_reduce[2], TSRI_REDUCE_SCATTER, u->reduce_dtype,
+                            &item, TSRI_STREAM_REDUCE));
+    TSR_TRY(add_to_grad(u, buffer, own, 0, u->flat.grad_count, accumulate));
     return TSR_OK;
 }
 
@@ -277,8 +278,9 @@ static tsr_status scatter_and_add(const unit *u, const tsri_mem *folded, bool ac
         const unit_param *p = &u->params[i];
 
         if (tsri_unit_trains(p)) {
-            TSR_TRY(add_to_grad(u, p->by_cols ? folded->buffer : u->grad_slot.buffer,
-                                chunks_at(u, folded, p) + (size_t)(u->index[3] * p->chunk) * size,
+            TSR_TRY(add_to_grad(u, p->by_cols ? folded->buffer : u->grads.slot.buffer,
+                                chunks_at(u, folded, p) +
+                                    (size_t)(u->levels.index[3] * p->chunk) * size,
                                 p->shard_offset, p->chunk, accumulate));
         }
     }
@@ -291,7 +293,7 @@ static tsr_status scatter_via_flat(unit *u, const tsri_mem *folded, bool accumul
     tsri_arena *arena = tsri_comm_arena(u->comm);
     tsri_mem flat = {0};
 
-    TSR_TRY(tsri_arena_acquire(arena, (size_t)u->train_count * tsr_dtype_size(u->reduce_dtype),
+    TSR_TRY(tsri_arena_acquire(arena, (size_t)u->flat.train_count * tsr_dtype_size(u->reduce_dtype),
                                TSRI_MEM_SLOT_GRAD, u->module->path, stream, &flat));
     TSR_TRY(scatter_slot(u, folded, flat.buffer, flat.offset));
     TSR_TRY(scatter_flat(u, flat.buffer, flat.offset, accumulate));
@@ -303,7 +305,7 @@ static tsr_status scatter_via_flat(unit *u, const tsri_mem *folded, bool accumul
  * is summed. */
 static tsr_status fold_slot(unit *u, tsri_mem *folded, tsr_stream *stream)
 {
-    const size_t bytes = (size_t)u->fold_count * tsr_dtype_size(u->reduce_dtype);
+    const size_t bytes = (size_t)u->flat.fold_count * tsr_dtype_size(u->reduce_dtype);
     tsri_call call = {.stream = stream, .label = u->module->path};
     tsrk_zero args = {.bytes = bytes};
 
@@ -311,28 +313,28 @@ static tsr_status fold_slot(unit *u, tsri_mem *folded, tsr_stream *stream)
                                stream, folded));
     args.out = tsri_arg_out(&call, folded->buffer, folded->offset, bytes);
     TSR_TRY(TSRI_LAUNCH(&call, ZERO, &args));
-    TSR_TRY(tsri_unit_fold(u, &u->grad_slot, folded, u->reduce_dtype, stream));
+    TSR_TRY(tsri_unit_fold(u, &u->grads.slot, folded, u->reduce_dtype, stream));
     return TSR_OK;
 }
 
 void tsri_engine_release_draining(engine *e)
 {
-    if (e->draining.buffer != NULL) {
-        tsri_arena_release(tsri_comm_arena(e->comm), &e->draining, e->drained);
-        e->draining = (tsri_mem){0};
+    if (e->step.draining.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(e->comm), &e->step.draining, e->step.drained);
+        e->step.draining = (tsri_mem){0};
     }
 }
 
 static tsr_status scatter(unit *u, const tsri_mem *folded, bool accumulate)
 {
-    if (u->flat_reduce[2] != NULL && u->ranks[3] > 1) {
+    if (u->levels.flat_reduce[2] != NULL && u->levels.ranks[3] > 1) {
         TSR_TRY(scatter_via_flat(u, folded, accumulate));
-    } else if (u->flat_reduce[2] != NULL) {
-        TSR_TRY(scatter_flat(u, u->grad_slot.buffer, u->grad_slot.offset, accumulate));
+    } else if (u->levels.flat_reduce[2] != NULL) {
+        TSR_TRY(scatter_flat(u, u->grads.slot.buffer, u->grads.slot.offset, accumulate));
     } else if (accumulate || u->reduce_dtype != TSR_F32) {
         TSR_TRY(scatter_and_add(u, folded, accumulate));
     } else {
-        TSR_TRY(scatter_slot(u, folded, u->sums.buffer, u->sums.offset));
+        TSR_TRY(scatter_slot(u, folded, u->grads.sums.buffer, u->grads.sums.offset));
     }
     return TSR_OK;
 }
@@ -347,23 +349,22 @@ static tsr_status reduce_slot(unit *u, bool accumulate)
     tsri_mem folded = {0};
 
     TSR_TRY(tsri_stream_wait(stream, tsri_event_record(compute)));
-    if (u->fold_count > 0) {
+    if (u->flat.fold_count > 0) {
         TSR_TRY(fold_slot(u, &folded, stream));
     }
     TSR_TRY(scatter(u, &folded, accumulate));
-    if (u->fold_count > 0) {
+    if (u->flat.fold_count > 0) {
         tsri_arena_release(tsri_comm_arena(u->comm), &folded, tsri_event_record(stream));
     }
     tsri_engine_release_draining(u->engine);
-    u->engine->draining = u->grad_slot;
-    u->engine->drained = tsri_event_record(compute);
+    u->engine->step.draining = u->grads.slot;
+    u->engine->step.drained = tsri_event_record(compute);
     /* An event stands for work: a rank whose pieces are all empty has done none here. */
     if (stream->enqueued != enqueued) {
         tsri_unit_note_reduced(u, stream);
-        u->engine->drained = u->reduced;
+        u->engine->step.drained = u->grads.reduced;
     }
-    u->grad_slot = (tsri_mem){0};
-    u->grad_slot_held = false;
+    u->grads.slot = (tsri_mem){0};
     return TSR_OK;
 }
 
@@ -386,10 +387,10 @@ static tsr_status reduce_partial_mask(const unit *u, const tsri_mem *wire, unsig
             continue;
         }
         TSR_TRY(tsri_comm_group(u->comm, mask, TSRI_STREAM_REPLICATE, &group));
-        tsri_intersect(u->grad_begin, u->grad_begin + u->grad_count, p->shard_offset,
+        tsri_intersect(u->flat.grad_begin, u->flat.grad_begin + u->flat.grad_count, p->shard_offset,
                        p->shard_offset + p->chunk, &begin, &end);
         if (begin < end) {
-            const size_t offset = wire->offset + (size_t)(begin - u->grad_begin) * size;
+            const size_t offset = wire->offset + (size_t)(begin - u->flat.grad_begin) * size;
 
             u->items[coll.item_count++] =
                 (tsri_coll_item){wire->buffer, offset, wire->buffer, offset, end - begin};
@@ -415,17 +416,17 @@ static tsr_status reduce_partial(const unit *u, const tsri_mem *wire)
 /* What this rank owns, divided by what the program asked for. */
 static tsr_status divide(const unit *u, size_t own)
 {
-    const size_t bytes = (size_t)u->own_count * F32;
+    const size_t bytes = (size_t)u->flat.own_count * F32;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
                       .label = u->module->path};
-    tsrk_scale args = {.n = u->own_count, .x_type = TSR_F32, .y_type = TSR_F32};
+    tsrk_scale args = {.n = u->flat.own_count, .x_type = TSR_F32, .y_type = TSR_F32};
 
-    if (u->options.gradient_divisor == 0.0 || u->own_count == 0) {
+    if (u->options.gradient_divisor == 0.0 || u->flat.own_count == 0) {
         return TSR_OK;
     }
     args.factor = (float)(1.0 / u->options.gradient_divisor);
-    args.y = tsri_arg_inout(&call, u->sums.buffer, own, bytes);
-    args.x = tsri_arg_in(&call, u->sums.buffer, own, bytes);
+    args.y = tsri_arg_inout(&call, u->grads.sums.buffer, own, bytes);
+    args.x = tsri_arg_in(&call, u->grads.sums.buffer, own, bytes);
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     return TSR_OK;
 }
@@ -446,7 +447,7 @@ static tsr_status cast_sums(const unit *u, const tsri_mem *wire, int64_t grad_of
 {
     const tsr_dtype type = u->reduce_dtype;
     const size_t size = tsr_dtype_size(type);
-    const size_t sums_at = u->sums.offset + (size_t)grad_offset * F32;
+    const size_t sums_at = u->grads.sums.offset + (size_t)grad_offset * F32;
     const size_t wire_at = wire->offset + (size_t)grad_offset * size;
     tsri_call call = {.stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE),
                       .label = u->module->path};
@@ -458,9 +459,9 @@ static tsr_status cast_sums(const unit *u, const tsri_mem *wire, int64_t grad_of
     }
     if (back) {
         args.x = tsri_arg_in(&call, wire->buffer, wire_at, (size_t)n * size);
-        args.y = tsri_arg_out(&call, u->sums.buffer, sums_at, (size_t)n * F32);
+        args.y = tsri_arg_out(&call, u->grads.sums.buffer, sums_at, (size_t)n * F32);
     } else {
-        args.x = tsri_arg_in(&call, u->sums.buffer, sums_at, (size_t)n * F32);
+        args.x = tsri_arg_in(&call, u->grads.sums.buffer, sums_at, (size_t)n * F32);
         args.y = tsri_arg_out(&call, wire->buffer, wire_at, (size_t)n * size);
     }
     TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
@@ -470,26 +471,26 @@ static tsr_status cast_sums(const unit *u, const tsri_mem *wire, int64_t grad_of
 /* Everything that is reduced once a step, where the sums lie in reduce dtype. */
 static tsr_status reduce_wire(const unit *u, const tsri_mem *wire)
 {
-    const size_t own =
-        wire->offset + (size_t)(u->own_begin - u->grad_begin) * tsr_dtype_size(u->reduce_dtype);
+    const size_t own = wire->offset + (size_t)(u->flat.own_begin - u->flat.grad_begin) *
+                                          tsr_dtype_size(u->reduce_dtype);
     const tsri_coll_item scattered = {.in = wire->buffer,
                                       .in_offset = wire->offset,
                                       .out = wire->buffer,
                                       .out_offset = own,
-                                      .count = u->own_count};
+                                      .count = u->flat.own_count};
     const tsri_coll_item reduced = {.in = wire->buffer,
                                     .in_offset = own,
                                     .out = wire->buffer,
                                     .out_offset = own,
-                                    .count = u->own_count};
+                                    .count = u->flat.own_count};
 
     TSR_TRY(reduce_partial(u, wire));
-    if (u->flat_reduce[1] != NULL) {
-        TSR_TRY(flat_collective(u, u->flat_reduce[1], TSRI_REDUCE_SCATTER, u->reduce_dtype,
+    if (u->levels.flat_reduce[1] != NULL) {
+        TSR_TRY(flat_collective(u, u->levels.flat_reduce[1], TSRI_REDUCE_SCATTER, u->reduce_dtype,
                                 &scattered, TSRI_STREAM_REPLICATE));
     }
-    if (u->replicate_group != NULL) {
-        TSR_TRY(flat_collective(u, u->replicate_group, TSRI_ALL_REDUCE, u->reduce_dtype, &reduced,
+    if (u->levels.replicate != NULL) {
+        TSR_TRY(flat_collective(u, u->levels.replicate, TSRI_ALL_REDUCE, u->reduce_dtype, &reduced,
                                 TSRI_STREAM_REPLICATE));
     }
     return TSR_OK;
@@ -497,15 +498,16 @@ static tsr_status reduce_wire(const unit *u, const tsri_mem *wire)
 
 static tsr_status reduce_cast(unit *u)
 {
-    if (u->wire.buffer == NULL) {
+    if (u->grads.wire.buffer == NULL) {
         TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm),
-                                   (size_t)u->grad_count * tsr_dtype_size(u->reduce_dtype),
+                                   (size_t)u->flat.grad_count * tsr_dtype_size(u->reduce_dtype),
                                    TSRI_MEM_SLOT_GRAD, u->module->path,
-                                   tsri_unit_stream(u, TSRI_STREAM_REPLICATE), &u->wire));
+                                   tsri_unit_stream(u, TSRI_STREAM_REPLICATE), &u->grads.wire));
     }
-    TSR_TRY(cast_sums(u, &u->wire, 0, u->grad_count, false));
-    TSR_TRY(reduce_wire(u, &u->wire));
-    TSR_TRY(cast_sums(u, &u->wire, u->own_begin - u->grad_begin, u->own_count, true));
+    TSR_TRY(cast_sums(u, &u->grads.wire, 0, u->flat.grad_count, false));
+    TSR_TRY(reduce_wire(u, &u->grads.wire));
+    TSR_TRY(cast_sums(u, &u->grads.wire, u->flat.own_begin - u->flat.grad_begin, u->flat.own_count,
+                      true));
     return TSR_OK;
 }
 
@@ -513,13 +515,14 @@ static tsr_status reduce_cast(unit *u)
 static tsr_status reduce_sums(unit *u)
 {
     tsr_stream *stream = tsri_unit_stream(u, TSRI_STREAM_REPLICATE);
-    const size_t own = u->sums.offset + (size_t)(u->own_begin - u->grad_begin) * F32;
+    const size_t own =
+        u->grads.sums.offset + (size_t)(u->flat.own_begin - u->flat.grad_begin) * F32;
     const uint64_t enqueued = stream->enqueued;
 
-    TSR_TRY(tsri_stream_wait(stream, u->reduced));
+    TSR_TRY(tsri_stream_wait(stream, u->grads.reduced));
     if (u->reduce_dtype == TSR_F32) {
-        TSR_TRY(reduce_wire(u, &u->sums));
-    } else if (u->flat_reduce[1] != NULL || u->replicate_group != NULL || any_partial(u)) {
+        TSR_TRY(reduce_wire(u, &u->grads.sums));
+    } else if (u->levels.flat_reduce[1] != NULL || u->levels.replicate != NULL || any_partial(u)) {
         TSR_TRY(reduce_cast(u));
     }
     TSR_TRY(divide(u, own));
@@ -527,7 +530,7 @@ static tsr_status reduce_sums(unit *u)
     if (stream->enqueued != enqueued) {
         tsri_unit_note_reduced(u, stream);
     }
-    u->done = true;
+    u->grads.state = SUMS_FINAL;
     return TSR_OK;
 }
 
@@ -548,7 +551,7 @@ static tsr_status reduce_in_place(unit *u, bool fills)
     TSR_TRY(tsri_unit_settle_sums(u));
     if (fills) {
         TSR_TRY(fill_gaps(u));
-        u->unfilled = false;
+        u->grads.unfilled = false;
     }
     tsri_unit_note_reduced(u, tsri_unit_stream(u, TSRI_STREAM_COMPUTE));
     return TSR_OK;
@@ -556,18 +559,18 @@ static tsr_status reduce_in_place(unit *u, bool fills)
 
 tsr_status tsri_unit_reduce(unit *u, bool last, bool forced)
 {
-    if (u->train_count == 0) {
+    if (u->flat.train_count == 0) {
         return TSR_OK;
     }
-    if (u->has_grad_slot) {
-        if (!u->grad_slot_held || (!u->gradient_sync && !last && !forced)) {
+    if (u->flat.has_grad_slot) {
+        if (u->grads.slot.buffer == NULL || (!u->gradient_sync && !last && !forced)) {
             return TSR_OK; /* the slot goes on adding up */
         }
         TSR_TRY(tsri_unit_settle_sums(u));
         TSR_TRY(fill_gaps(u));
         TSR_TRY(tsri_unit_open_sums(u, TSRI_STREAM_REDUCE));
-        TSR_TRY(reduce_slot(u, u->open));
-        u->open = true;
+        TSR_TRY(reduce_slot(u, tsri_unit_has_sums(u)));
+        u->grads.state = SUMS_TERMS;
     } else {
         TSR_TRY(reduce_in_place(u, last || forced));
     }

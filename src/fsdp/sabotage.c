@@ -69,7 +69,7 @@ int64_t tsri_sabotage_shift(unit *u)
     sabotage *s = &u->engine->sabotage;
 
     /* There is room for the first of several parameters alone. */
-    if (s->kind != TSRI_SABOTAGE_SHIFT || u->position + 1 != s->nth || u->param_count < 2) {
+    if (s->kind != TSRI_SABOTAGE_SHIFT || u->run.position + 1 != s->nth || u->param_count < 2) {
         return 0;
     }
     s->struck = true;

@@ -20,9 +20,9 @@
 
 void tsri_schedule_free(engine *e)
 {
-    tsri_free(&e->expected.marks);
-    tsri_free(&e->log.marks);
-    tsri_free(&e->open.marks);
+    tsri_free(&e->order.expected.marks);
+    tsri_free(&e->order.log.marks);
+    tsri_free(&e->order.open.marks);
     tsri_free(&e->modules);
 }
 
@@ -34,14 +34,14 @@ static tsr_status expect_tree(engine *e, tsr_module *module) // NOLINT(misc-no-r
     mark m = {.module = module, .kind = MARK_ENTER};
 
     if (is_unit) {
-        TSR_TRY(tsri_row_append(&e->expected, &m));
+        TSR_TRY(tsri_row_append(&e->order.expected, &m));
     }
     for (int i = 0; i < module->child_count; i++) {
         TSR_TRY(expect_tree(e, module->children[i]));
     }
     if (is_unit) {
         m.kind = MARK_LEAVE;
-        TSR_TRY(tsri_row_append(&e->expected, &m));
+        TSR_TRY(tsri_row_append(&e->order.expected, &m));
     }
     return TSR_OK;
 }
@@ -68,23 +68,23 @@ tsr_status tsri_schedule_open(engine *e, tsr_module *model)
 
     TSR_TRY(tsri_module_walk(model, number, &n));
     TSR_TRY(expect_tree(e, model));
-    e->last_entered = e->unit_count - 1;
+    e->order.last_entered = e->unit_count - 1;
     return TSR_OK;
 }
 
 /* Note a mark that this rank comes to or passes over. */
 tsr_status tsri_schedule_note(engine *e, const mark *m)
 {
-    if (!e->learnt && !e->learns) {
-        TSR_TRY(tsri_row_append(&e->log, m));
+    if (!e->order.learnt && !e->order.learns) {
+        TSR_TRY(tsri_row_append(&e->order.log, m));
     }
     if (m->kind == MARK_USE || m->kind == MARK_MEET) {
         return TSR_OK;
     }
     if (tsri_mark_opens(m->kind)) {
-        TSR_TRY(tsri_row_append(&e->open, m));
-    } else if (e->open.count > 0) {
-        e->open.count--;
+        TSR_TRY(tsri_row_append(&e->order.open, m));
+    } else if (e->order.open.count > 0) {
+        e->order.open.count--;
     }
     return TSR_OK;
 }
@@ -106,16 +106,17 @@ tsr_status tsri_schedule_begin(engine *e, tsr_module *frame)
     const mark begin = {.module = frame, .kind = MARK_ENTER};
     const mark end = tsri_mark_end(&begin);
 
-    e->log.count = 0;
-    e->open.count = 0;
-    e->cursor = tsri_row_find_up(&e->expected, &begin, 0, e->expected.count) + 1;
-    e->frame_end = tsri_row_find_up(&e->expected, &end, e->cursor, e->expected.count) + 1;
-    e->beside = 0;
-    e->learns = !e->learnt && tsri_learn_may_differ(e);
-    e->news = false;
-    if (e->learns && frame->parent == NULL) {
-        e->news = !tsri_unit_of(frame)->seen;
-        tsri_unit_of(frame)->seen = true;
+    e->order.log.count = 0;
+    e->order.open.count = 0;
+    e->order.cursor = tsri_row_find_up(&e->order.expected, &begin, 0, e->order.expected.count) + 1;
+    e->order.frame_end =
+        tsri_row_find_up(&e->order.expected, &end, e->order.cursor, e->order.expected.count) + 1;
+    e->order.beside = 0;
+    e->order.learns = !e->order.learnt && tsri_learn_may_differ(e);
+    e->order.news = false;
+    if (e->order.learns && frame->parent == NULL) {
+        e->order.news = !tsri_unit_of(frame)->run.seen;
+        tsri_unit_of(frame)->run.seen = true;
     }
     TSR_TRY(tsri_schedule_note(e, &begin));
     return TSR_OK;
@@ -126,7 +127,7 @@ tsr_status tsri_schedule_begin(engine *e, tsr_module *frame)
  */
 static int expect(const engine *e, const mark *m, int from, int to, int *beside)
 {
-    const int at = *beside == 0 ? tsri_row_find_inside(&e->expected, m, from, to) : -1;
+    const int at = *beside == 0 ? tsri_row_find_inside(&e->order.expected, m, from, to) : -1;
 
     if (at < 0 && m->kind == MARK_ENTER) {
         ++*beside;
@@ -147,33 +148,33 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
     const mark m = {.module = module, .kind = kind};
     int at = 0;
 
-    if (!e->learns) {
-        at = expect(e, &m, e->cursor, e->frame_end, &e->beside);
+    if (!e->order.learns) {
+        at = expect(e, &m, e->order.cursor, e->order.frame_end, &e->order.beside);
         if (departs(e, &m, at)) {
             TSR_TRY(tsri_learn_depart(e, &m));
         }
     }
-    if (e->learns) {
+    if (e->order.learns) {
         TSR_TRY(tsri_learn_reach(e, &m, tape));
         TSR_TRY(tsri_schedule_note(e, &m));
         return TSR_OK;
     }
-    while (at >= 0 && e->cursor < at) {
-        e->cursor++;
-        TSR_TRY(tsri_schedule_pass(e, &e->expected.marks[e->cursor - 1], tape));
+    while (at >= 0 && e->order.cursor < at) {
+        e->order.cursor++;
+        TSR_TRY(tsri_schedule_pass(e, &e->order.expected.marks[e->order.cursor - 1], tape));
     }
-    e->cursor = at >= 0 ? at + 1 : e->cursor;
+    e->order.cursor = at >= 0 ? at + 1 : e->order.cursor;
     TSR_TRY(tsri_schedule_note(e, &m));
     return TSR_OK;
 }
 
 tsr_status tsri_schedule_end(engine *e)
 {
-    if (!e->learnt || e->learns) {
+    if (!e->order.learnt || e->order.learns) {
         TSR_TRY(tsri_learn_end(e));
     }
-    e->learns = false;
-    e->back = e->expected.count;
+    e->order.learns = false;
+    e->order.back = e->order.expected.count;
     return TSR_OK;
 }
 
@@ -185,28 +186,28 @@ void tsri_schedule_back(engine *e, tsr_module *module, mark_kind kind)
     int at = 0;
 
     if (kind == MARK_LEAVE && module->parent == NULL) {
-        e->back = e->expected.count;
+        e->order.back = e->order.expected.count;
     }
-    at = tsri_row_find_down(&e->expected, &m, e->back - 1);
+    at = tsri_row_find_down(&e->order.expected, &m, e->order.back - 1);
     if (at < 0 && kind == MARK_LEAVE) { /* a unit that ran alone, before */
-        at = tsri_row_find_down(&e->expected, &m, e->expected.count - 1);
+        at = tsri_row_find_down(&e->order.expected, &m, e->order.expected.count - 1);
     }
-    e->back = at >= 0 ? at : e->back;
+    e->order.back = at >= 0 ? at : e->order.back;
 }
 
 /* The end of the part that the mark at begin opens. */
 static int part_end(const engine *e, int begin)
 {
-    const mark end = {.module = e->expected.marks[begin].module, .kind = MARK_PART_LEAVE};
-    const int at = tsri_row_find_up(&e->expected, &end, begin + 1, e->expected.count);
+    const mark end = {.module = e->order.expected.marks[begin].module, .kind = MARK_PART_LEAVE};
+    const int at = tsri_row_find_up(&e->order.expected, &end, begin + 1, e->order.expected.count);
 
     return at >= 0 ? at : begin;
 }
 
 static int part_begin(const engine *e, int end)
 {
-    const mark begin = {.module = e->expected.marks[end].module, .kind = MARK_PART_ENTER};
-    const int at = tsri_row_find_down(&e->expected, &begin, end - 1);
+    const mark begin = {.module = e->order.expected.marks[end].module, .kind = MARK_PART_ENTER};
+    const int at = tsri_row_find_down(&e->order.expected, &begin, end - 1);
 
     return at >= 0 ? at : end;
 }
@@ -216,29 +217,29 @@ tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, ts
     const mark m = {.module = module, .kind = kind};
     int at = 0;
 
-    if (kind == MARK_PART_ENTER && e->again < 0) {
-        const int begin = tsri_row_find_down(&e->expected, &m, e->back - 1);
+    if (kind == MARK_PART_ENTER && e->order.again < 0) {
+        const int begin = tsri_row_find_down(&e->order.expected, &m, e->order.back - 1);
 
-        e->again = begin >= 0 ? begin + 1 : -1;
-        e->again_end = begin >= 0 ? part_end(e, begin) : -1;
-        e->again_beside = 0;
+        e->order.again = begin >= 0 ? begin + 1 : -1;
+        e->order.again_end = begin >= 0 ? part_end(e, begin) : -1;
+        e->order.again_beside = 0;
         return TSR_OK;
     }
-    if (e->again < 0) {
+    if (e->order.again < 0) {
         return TSR_OK;
     }
-    at = expect(e, &m, e->again, e->again_end + 1, &e->again_beside);
-    while (at >= 0 && e->again < at) {
-        const mark *passed = &e->expected.marks[e->again++];
+    at = expect(e, &m, e->order.again, e->order.again_end + 1, &e->order.again_beside);
+    while (at >= 0 && e->order.again < at) {
+        const mark *passed = &e->order.expected.marks[e->order.again++];
 
         if (!tsri_mark_is_guess(passed)) {
             TSR_TRY(tsri_engine_pass(passed, tape, true));
         }
     }
-    e->again = at >= 0 ? at + 1 : e->again;
-    if (at >= 0 && at == e->again_end) {
-        e->back = e->again_end;
-        e->again = -1;
+    e->order.again = at >= 0 ? at + 1 : e->order.again;
+    if (at >= 0 && at == e->order.again_end) {
+        e->order.back = e->order.again_end;
+        e->order.again = -1;
     }
     return TSR_OK;
 }
@@ -246,15 +247,17 @@ tsr_status tsri_schedule_again(engine *e, tsr_module *module, mark_kind kind, ts
 tsr_status tsri_schedule_part_again(engine *e, tsr_module *module)
 {
     const mark m = {.module = module, .kind = MARK_PART_LEAVE};
-    const int end = tsri_row_find_down(&e->expected, &m, e->back - 1);
+    const int end = tsri_row_find_down(&e->order.expected, &m, e->order.back - 1);
 
     if (end < 0) {
         return TSR_OK;
     }
-    e->back = end;
+    e->order.back = end;
     for (int i = part_begin(e, end) + 1; i < end; i++) {
-        if (e->expected.marks[i].kind == MARK_ENTER && !tsri_mark_is_guess(&e->expected.marks[i])) {
-            TSR_TRY(tsri_engine_gather_again(tsri_unit_of(e->expected.marks[i].module), i, end));
+        if (e->order.expected.marks[i].kind == MARK_ENTER &&
+            !tsri_mark_is_guess(&e->order.expected.marks[i])) {
+            TSR_TRY(
+                tsri_engine_gather_again(tsri_unit_of(e->order.expected.marks[i].module), i, end));
         }
     }
     return TSR_OK;
@@ -264,8 +267,9 @@ tsr_status tsri_schedule_part_again(engine *e, tsr_module *module)
 
 static unit *unit_at(const engine *e, int i)
 {
-    return e->expected.marks[i].kind == MARK_ENTER || e->expected.marks[i].kind == MARK_LEAVE
-               ? tsri_unit_of(e->expected.marks[i].module)
+    return e->order.expected.marks[i].kind == MARK_ENTER ||
+                   e->order.expected.marks[i].kind == MARK_LEAVE
+               ? tsri_unit_of(e->order.expected.marks[i].module)
                : NULL;
 }
 
@@ -274,7 +278,7 @@ int tsri_schedule_after(const engine *e, int from, int to, unit **out, int capac
     int count = 0;
 
     for (int i = from; i < to && count < capacity; i++) {
-        if (e->expected.marks[i].kind == MARK_ENTER) {
+        if (e->order.expected.marks[i].kind == MARK_ENTER) {
             out[count++] = unit_at(e, i);
         }
     }
@@ -286,9 +290,9 @@ int tsri_schedule_before(const engine *e, int from, unit **out, int capacity)
     int count = 0;
 
     for (int i = from; i >= 0 && count < capacity; i--) {
-        if (e->expected.marks[i].kind == MARK_LEAVE) {
+        if (e->order.expected.marks[i].kind == MARK_LEAVE) {
             out[count++] = unit_at(e, i);
-        } else if (e->expected.marks[i].kind == MARK_PART_LEAVE) {
+        } else if (e->order.expected.marks[i].kind == MARK_PART_LEAVE) {
             /* Run again first, from its beginning. */
             const int begin = part_begin(e, i);
 

@@ -59,12 +59,12 @@ static tsr_status settle_levels(unit *u)
     TSR_TRY(tsr_mesh_coord(mesh, tsr_comm_rank(u->comm), coord));
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh); axis++) {
         if (u->level[axis] != TSR_LEVEL_DEFAULT && tsr_mesh_axis_size(mesh, axis) > 1) {
-            u->mask[u->level[axis] - TSR_LEVEL_REPLICATE] |= 1u << axis;
+            u->levels.mask[u->level[axis] - TSR_LEVEL_REPLICATE] |= 1u << axis;
         }
     }
     for (int level = 0; level < 4; level++) {
-        u->ranks[level] = tsri_flat_ranks(mesh, u->mask[level]);
-        u->index[level] = tsri_flat_index(mesh, u->mask[level], coord);
+        u->levels.ranks[level] = tsri_flat_ranks(mesh, u->levels.mask[level]);
+        u->levels.index[level] = tsri_flat_index(mesh, u->levels.mask[level], coord);
     }
     return TSR_OK;
 }
@@ -77,7 +77,7 @@ static unsigned kept_mask(const unit *u, int k)
     int size = 1;
 
     for (int axis = tsr_mesh_axis_count(mesh) - 1; axis >= 0 && size < k; axis--) {
-        if ((u->mask[3] >> axis & 1u) != 0) {
+        if ((u->levels.mask[3] >> axis & 1u) != 0) {
             mask |= 1u << axis;
             size *= tsr_mesh_axis_size(mesh, axis);
         }
@@ -90,22 +90,23 @@ static tsr_status open_groups(unit *u)
     tsr_comm *comm = u->comm;
     const int k = u->options.reshard_group;
 
-    TSR_TRY(tsri_comm_open_group(comm, u->mask[3], TSRI_STREAM_GATHER, &u->gather_group));
-    TSR_TRY(tsri_comm_open_group(comm, u->mask[3], TSRI_STREAM_REDUCE, &u->reduce_group));
+    TSR_TRY(tsri_comm_open_group(comm, u->levels.mask[3], TSRI_STREAM_GATHER, &u->levels.gather));
+    TSR_TRY(tsri_comm_open_group(comm, u->levels.mask[3], TSRI_STREAM_REDUCE, &u->levels.reduce));
     for (int level = 1; level <= 2; level++) {
-        if (u->mask[level] != 0) {
-            TSR_TRY(tsri_comm_open_group(comm, u->mask[level], TSRI_STREAM_REPLICATE,
-                                         &u->flat_gather[level]));
-            TSR_TRY(tsri_comm_open_group(comm, u->mask[level],
+        if (u->levels.mask[level] != 0) {
+            TSR_TRY(tsri_comm_open_group(comm, u->levels.mask[level], TSRI_STREAM_REPLICATE,
+                                         &u->levels.flat_gather[level]));
+            TSR_TRY(tsri_comm_open_group(comm, u->levels.mask[level],
                                          level == 1 ? TSRI_STREAM_REPLICATE : TSRI_STREAM_REDUCE,
-                                         &u->flat_reduce[level]));
+                                         &u->levels.flat_reduce[level]));
         }
     }
-    if (u->mask[0] != 0) {
-        TSR_TRY(tsri_comm_open_group(comm, u->mask[0], TSRI_STREAM_REPLICATE, &u->replicate_group));
+    if (u->levels.mask[0] != 0) {
+        TSR_TRY(tsri_comm_open_group(comm, u->levels.mask[0], TSRI_STREAM_REPLICATE,
+                                     &u->levels.replicate));
     }
     if (k > 0) {
-        TSR_TRY(tsri_comm_open_group(comm, kept_mask(u, k), TSRI_STREAM_GATHER, &u->kept_group));
+        TSR_TRY(tsri_comm_open_group(comm, kept_mask(u, k), TSRI_STREAM_GATHER, &u->levels.kept));
     }
     return TSR_OK;
 }
@@ -118,11 +119,11 @@ static void place(unit *u, unit_param *p)
     const tsri_rest_layout *layout = &p->param->master.layout;
     const int64_t room = tsri_rest_room(layout);
 
-    p->shard_offset = u->shard_count;
-    u->shard_count += tsri_ceil_div(room, ALIGN) * ALIGN;
+    p->shard_offset = u->flat.shard_count;
+    u->flat.shard_count += tsri_ceil_div(room, ALIGN) * ALIGN;
     if (p->by_cols) {
-        p->fold_offset = u->fold_count;
-        u->fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * u->ranks[3];
+        p->fold_offset = u->flat.fold_count;
+        u->flat.fold_count += tsri_ceil_div(p->chunk, ALIGN) * ALIGN * u->levels.ranks[3];
     }
 }
 
@@ -132,8 +133,8 @@ static tsr_status settle_chunk(const unit *u, unit_param *p)
     tsr_param *param = p->param;
     tsri_block block;
     const tsri_rest_layout layout = {.outer = param->value->layout,
-                                     .shard_axes = p->whole ? 0 : u->mask[3],
-                                     .shard_dim = p->by_cols && u->ranks[3] > 1 ? 1 : 0};
+                                     .shard_axes = p->whole ? 0 : u->levels.mask[3],
+                                     .shard_dim = p->by_cols && u->levels.ranks[3] > 1 ? 1 : 0};
 
     TSR_TRY(tsri_rest_check(&layout, param->name));
     TSR_TRY(tsri_rest_outer(&layout.outer, tsr_comm_rank(u->comm), &block));
@@ -150,19 +151,19 @@ static tsr_status settle_chunk(const unit *u, unit_param *p)
 static tsr_status settle_flat(unit *u)
 {
     const tsr_mesh *mesh = tsr_comm_mesh(u->comm);
-    const tsri_flat own = {{u->mask[2], u->mask[1]}, u->train_count};
-    const tsri_flat grad = {{u->mask[2], 0}, u->train_count};
+    const tsri_flat own = {{u->levels.mask[2], u->levels.mask[1]}, u->flat.train_count};
+    const tsri_flat grad = {{u->levels.mask[2], 0}, u->flat.train_count};
     int coord[TSR_MESH_MAX_AXES] = {0};
 
     TSR_TRY(tsr_mesh_coord(mesh, tsr_comm_rank(u->comm), coord));
-    tsri_flat_interval(&own, mesh, coord, &u->own_begin, &u->own_count);
-    tsri_flat_interval(&grad, mesh, coord, &u->grad_begin, &u->grad_count);
+    tsri_flat_interval(&own, mesh, coord, &u->flat.own_begin, &u->flat.own_count);
+    tsri_flat_interval(&grad, mesh, coord, &u->flat.grad_begin, &u->flat.grad_count);
     return TSR_OK;
 }
 
 static tsr_status settle_sizes(unit *u)
 {
-    const int64_t split = (int64_t)u->ranks[1] * u->ranks[2];
+    const int64_t split = (int64_t)u->levels.ranks[1] * u->levels.ranks[2];
 
     for (int i = 0; i < u->param_count; i++) {
         TSR_TRY(settle_chunk(u, &u->params[i]));
@@ -172,33 +173,32 @@ static tsr_status settle_sizes(unit *u)
             place(u, &u->params[i]);
         }
     }
-    u->shard_count = tsri_ceil_div(u->shard_count, ALIGN * split) * ALIGN * split;
-    u->train_count = u->shard_count;
+    u->flat.shard_count = tsri_ceil_div(u->flat.shard_count, ALIGN * split) * ALIGN * split;
+    u->flat.train_count = u->flat.shard_count;
     for (int i = 0; i < u->param_count; i++) {
         if (!tsri_unit_trains(&u->params[i]) && !u->params[i].whole) {
             place(u, &u->params[i]);
         }
     }
-    u->sharded_count = u->shard_count;
+    u->flat.sharded_count = u->flat.shard_count;
     for (int i = 0; i < u->param_count; i++) {
         if (u->params[i].whole) {
             place(u, &u->params[i]);
-            u->has_whole = true;
         }
     }
     TSR_TRY(settle_flat(u));
     /* A refresh of offloaded parameters takes step memory: the first step makes one too, so that
      * the plan has it. */
-    u->stale = u->options.offload_params && u->own_count < u->train_count;
-    u->lean = u->param_dtype != TSR_F32 && u->own_count < u->train_count &&
-              u->train_count == u->shard_count && !u->options.offload_params;
-    u->shard_begin = u->lean ? u->own_begin : 0;
-    u->has_slot =
-        u->param_count > 0 &&
-        (u->ranks[3] > 1 || (u->param_dtype != TSR_F32 && !u->lean) || u->options.offload_params);
-    u->has_grad_slot =
-        u->train_count > 0 && (u->ranks[3] > 1 || u->ranks[2] > 1 || u->reduce_dtype != TSR_F32 ||
-                               u->options.offload_grads);
+    u->rest.stale = u->options.offload_params && u->flat.own_count < u->flat.train_count;
+    u->flat.lean = u->param_dtype != TSR_F32 && u->flat.own_count < u->flat.train_count &&
+                   u->flat.train_count == u->flat.shard_count && !u->options.offload_params;
+    u->flat.shard_begin = u->flat.lean ? u->flat.own_begin : 0;
+    u->flat.has_slot = u->param_count > 0 &&
+                       (u->levels.ranks[3] > 1 || (u->param_dtype != TSR_F32 && !u->flat.lean) ||
+                        u->options.offload_params);
+    u->flat.has_grad_slot =
+        u->flat.train_count > 0 && (u->levels.ranks[3] > 1 || u->levels.ranks[2] > 1 ||
+                                    u->reduce_dtype != TSR_F32 || u->options.offload_grads);
     return TSR_OK;
 }
 
@@ -209,15 +209,15 @@ static tsr_status settle_piece(const unit *u, const unit_param *p)
     tsri_rest_layout layout = param->master.layout;
 
     if (tsri_unit_trains(p)) {
-        layout.flat = (tsri_flat){{u->mask[2], u->mask[1]}, u->train_count};
+        layout.flat = (tsri_flat){{u->levels.mask[2], u->levels.mask[1]}, u->flat.train_count};
         layout.flat_at = p->shard_offset;
     }
     TSR_TRY(tsri_rest_init(&layout, TSR_F32, tsr_comm_rank(u->comm), &param->master));
     param->grad = param->master;
-    param->master.buffer = u->shard;
+    param->master.buffer = u->rest.shard;
     if (tsri_rest_count(&param->master) > 0) {
         param->master.offset =
-            (size_t)(p->shard_offset + param->master.piece.begin - u->shard_begin) * F32;
+            (size_t)(p->shard_offset + param->master.piece.begin - u->flat.shard_begin) * F32;
     }
     return TSR_OK;
 }
@@ -263,7 +263,7 @@ static tsr_status fill_own(const unit *u, const unit_param *p, uint64_t seed)
     TSR_TRY(draw(u, p, seed, drawn.buffer, drawn.offset));
     const tsri_mem from = {.buffer = drawn.buffer,
                            .offset = drawn.offset + (size_t)param->master.piece.begin * F32};
-    const tsri_mem to = {.buffer = u->shard, .offset = param->master.offset};
+    const tsri_mem to = {.buffer = u->rest.shard, .offset = param->master.offset};
 
     TSR_TRY(tsri_unit_copy(u, TSRI_STREAM_COMPUTE, &from, &to, own));
     tsri_arena_release(tsri_comm_arena(u->comm), &drawn, tsri_event_record(stream));
@@ -272,10 +272,10 @@ static tsr_status fill_own(const unit *u, const unit_param *p, uint64_t seed)
 
 static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
 {
-    if (u->lean) {
+    if (u->flat.lean) {
         TSR_TRY(fill_own(u, p, seed));
     } else {
-        TSR_TRY(draw(u, p, seed, u->shard, (size_t)p->shard_offset * F32));
+        TSR_TRY(draw(u, p, seed, u->rest.shard, (size_t)p->shard_offset * F32));
     }
     return TSR_OK;
 }
@@ -284,12 +284,13 @@ tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all)
 {
     unit *u = context;
 
-    if (u->engine->watch.tape != NULL && tsri_tape_in_step(u->engine->watch.tape)) {
+    if (u->engine->step.watch.tape != NULL && tsri_tape_in_step(u->engine->step.watch.tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "write of parameter %s within a step: end the step first",
                          param->name);
     }
-    u->engine->overwritten = !all;
-    u->stale = u->stale || (all && !param->spec.frozen && u->own_count < u->train_count);
+    u->engine->step.overwritten = !all;
+    u->rest.stale =
+        u->rest.stale || (all && !param->spec.frozen && u->flat.own_count < u->flat.train_count);
     return TSR_OK;
 }
 
@@ -297,22 +298,23 @@ tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all)
 static tsr_status open_rest(unit *u)
 {
     const char *path = u->module->path;
-    const size_t bytes = (size_t)u->shard_count * F32;
+    const size_t bytes = (size_t)u->flat.shard_count * F32;
 
-    if (u->lean) {
-        TSR_TRY(
-            tsri_comm_buffer(u->comm, (size_t)u->own_count * F32, TSRI_MEM_PARAM, path, &u->shard));
-        TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->shard_count * tsr_dtype_size(u->param_dtype),
-                                 TSRI_MEM_PARAM, path, &u->halves));
-        u->stale = true;
+    if (u->flat.lean) {
+        TSR_TRY(tsri_comm_buffer(u->comm, (size_t)u->flat.own_count * F32, TSRI_MEM_PARAM, path,
+                                 &u->rest.shard));
+        TSR_TRY(tsri_comm_buffer(u->comm,
+                                 (size_t)u->flat.shard_count * tsr_dtype_size(u->param_dtype),
+                                 TSRI_MEM_PARAM, path, &u->rest.halves));
+        u->rest.stale = true;
     } else if (u->options.offload_params) {
-        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->shard));
+        TSR_TRY(tsri_comm_host_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->rest.shard));
     } else {
-        TSR_TRY(tsri_comm_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->shard));
+        TSR_TRY(tsri_comm_buffer(u->comm, bytes, TSRI_MEM_PARAM, path, &u->rest.shard));
     }
-    if (u->options.offload_grads && u->train_count > 0) {
-        TSR_TRY(tsri_comm_host_buffer(u->comm, (size_t)u->grad_count * F32, TSRI_MEM_GRAD, path,
-                                      &u->rest));
+    if (u->options.offload_grads && u->flat.train_count > 0) {
+        TSR_TRY(tsri_comm_host_buffer(u->comm, (size_t)u->flat.grad_count * F32, TSRI_MEM_GRAD,
+                                      path, &u->rest.sums));
     }
     return TSR_OK;
 }

@@ -76,7 +76,8 @@ static tsr_status make_partial(const unit *u, const unit_param *p, unsigned mask
 static tsr_status widen(const unit *u, unit_param *p, unsigned mask)
 {
     const unsigned more = mask & ~p->partial_mask;
-    const bool open = u->has_grad_slot ? u->grad_slot_held : u->open && u->sums_held;
+    const bool open = u->flat.has_grad_slot ? u->grads.slot.buffer != NULL
+                                            : tsri_unit_has_sums(u) && u->grads.sums.buffer != NULL;
 
     if (more != 0 && open && p->written) {
         TSR_TRY(make_partial(u, p, more));
@@ -93,10 +94,10 @@ tsr_status tsri_unit_sum_place(void *context, tsr_param *param, const tsr_layout
     const tsr_layout *value = &param->value->layout;
     const unsigned sums = tsri_comm_sum_axes(u->comm);
 
-    if (!u->placed) {
+    if (!u->grads.placed) {
         TSR_TRY(widen(u, p, partial_axes(u, arrives)));
     }
-    *dtype_out = u->has_grad_slot ? u->reduce_dtype : TSR_F32;
+    *dtype_out = u->flat.has_grad_slot ? u->reduce_dtype : TSR_F32;
     *sum_out = *value;
     for (int axis = 0; axis < tsr_mesh_axis_count(value->mesh); axis++) {
         const bool partial = ((sums | p->partial_mask) >> axis & 1u) != 0 &&
@@ -136,10 +137,10 @@ tsr_status tsri_unit_settle_sums(unit *u)
     unsigned *all = NULL;
     tsr_status status = TSR_OK;
 
-    if (u->placed) {
+    if (u->grads.placed) {
         return TSR_OK;
     }
-    u->placed = true;
+    u->grads.placed = true;
     if (!may_differ(u)) {
         return TSR_OK;
     }

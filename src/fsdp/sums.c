@@ -29,7 +29,8 @@ static void point(const unit *u, tsr_buffer *buffer, size_t offset)
             grad->offset = offset;
         }
         if (tsri_unit_trains(p) && tsri_rest_count(grad) > 0) {
-            grad->offset += (size_t)(p->shard_offset + grad->piece.begin - u->grad_begin) * F32;
+            grad->offset +=
+                (size_t)(p->shard_offset + grad->piece.begin - u->flat.grad_begin) * F32;
         }
     }
 }
@@ -37,33 +38,35 @@ static void point(const unit *u, tsr_buffer *buffer, size_t offset)
 /* By a reduction, or by who has used them on compute since. */
 static tsr_event last_use(const unit *u)
 {
-    return tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->reduced_seen, u->reduced);
+    return tsri_last_use(tsri_unit_stream(u, TSRI_STREAM_COMPUTE), u->grads.reduced_seen,
+                         u->grads.reduced);
 }
 
 static tsri_mem rest_range(const unit *u)
 {
-    return (tsri_mem){.buffer = u->rest, .bytes = (size_t)u->grad_count * F32, .interval = -1};
+    return (tsri_mem){
+        .buffer = u->rest.sums, .bytes = (size_t)u->flat.grad_count * F32, .interval = -1};
 }
 
 tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind)
 {
-    const bool comes_back = u->open && !u->sums_held;
+    const bool comes_back = tsri_unit_has_sums(u) && u->grads.sums.buffer == NULL;
     const tsri_stream_kind first = comes_back && u->options.offload_grads ? TSRI_STREAM_COPY : kind;
     const tsri_mem rest = rest_range(u);
 
-    if (u->sums_held) {
+    if (u->grads.sums.buffer != NULL) {
         return TSR_OK;
     }
-    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)u->grad_count * F32, TSRI_MEM_GRAD,
-                               u->module->path, tsri_unit_stream(u, first), &u->sums));
-    u->sums_held = true;
+    TSR_TRY(tsri_arena_acquire(tsri_comm_arena(u->comm), (size_t)u->flat.grad_count * F32,
+                               TSRI_MEM_GRAD, u->module->path, tsri_unit_stream(u, first),
+                               &u->grads.sums));
     if (comes_back) {
-        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, first), u->reduced));
-        TSR_TRY(tsri_unit_copy(u, first, &rest, &u->sums, u->grad_count));
+        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, first), u->grads.reduced));
+        TSR_TRY(tsri_unit_copy(u, first, &rest, &u->grads.sums, u->flat.grad_count));
         tsri_unit_note_reduced(u, tsri_unit_stream(u, first));
-        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), u->reduced));
+        TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), u->grads.reduced));
     }
-    point(u, u->sums.buffer, u->sums.offset);
+    point(u, u->grads.sums.buffer, u->grads.sums.offset);
     return TSR_OK;
 }
 
@@ -71,9 +74,9 @@ tsr_status tsri_unit_open_sums(unit *u, tsri_stream_kind kind)
  * back as late as the sums: whoever took it over sooner would wait for that stream. */
 static void release_wire(unit *u, tsr_event last_use)
 {
-    if (u->wire.buffer != NULL) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->wire, last_use);
-        u->wire = (tsri_mem){0};
+    if (u->grads.wire.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->grads.wire, last_use);
+        u->grads.wire = (tsri_mem){0};
     }
 }
 
@@ -82,21 +85,22 @@ tsr_status tsri_unit_rest_sums(unit *u)
     const tsri_stream_kind kind = u->options.offload_grads ? TSRI_STREAM_COPY : TSRI_STREAM_REDUCE;
     tsri_mem rest = rest_range(u);
 
-    if (!u->sums_held) {
+    if (u->grads.sums.buffer == NULL) {
         return TSR_OK;
     }
-    if (u->rest == NULL) {
-        TSR_TRY(tsri_comm_buffer(u->comm, rest.bytes, TSRI_MEM_GRAD, u->module->path, &u->rest));
-        rest.buffer = u->rest;
+    if (u->rest.sums == NULL) {
+        TSR_TRY(
+            tsri_comm_buffer(u->comm, rest.bytes, TSRI_MEM_GRAD, u->module->path, &u->rest.sums));
+        rest.buffer = u->rest.sums;
     }
     TSR_TRY(tsri_stream_wait(tsri_unit_stream(u, kind), last_use(u)));
-    TSR_TRY(tsri_unit_copy(u, kind, &u->sums, &rest, u->grad_count));
+    TSR_TRY(tsri_unit_copy(u, kind, &u->grads.sums, &rest, u->flat.grad_count));
     tsri_unit_note_reduced(u, tsri_unit_stream(u, kind));
-    u->rest_written = true;
-    tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, u->reduced);
-    u->sums_held = false;
-    release_wire(u, u->reduced);
-    point(u, u->rest, 0);
+    u->grads.rest =
+        u->grads.rest == REST_EARLIER || u->grads.rest == REST_BOTH ? REST_BOTH : REST_NOW;
+    tsri_arena_release(tsri_comm_arena(u->comm), &u->grads.sums, u->grads.reduced);
+    release_wire(u, u->grads.reduced);
+    point(u, u->rest.sums, 0);
     return TSR_OK;
 }
 
@@ -104,8 +108,8 @@ tsr_status tsri_unit_await_sums(unit *u)
 {
     tsr_stream *compute = tsri_unit_stream(u, TSRI_STREAM_COMPUTE);
 
-    TSR_TRY(tsri_stream_wait(compute, u->reduced));
-    u->reduced_seen = compute->enqueued;
+    TSR_TRY(tsri_stream_wait(compute, u->grads.reduced));
+    u->grads.reduced_seen = compute->enqueued;
     return TSR_OK;
 }
 
@@ -113,9 +117,8 @@ void tsri_unit_drop_sums(unit *u)
 {
     const tsr_event last = last_use(u);
 
-    if (u->sums_held) {
-        tsri_arena_release(tsri_comm_arena(u->comm), &u->sums, last);
-        u->sums_held = false;
+    if (u->grads.sums.buffer != NULL) {
+        tsri_arena_release(tsri_comm_arena(u->comm), &u->grads.sums, last);
     }
     release_wire(u, last);
     point(u, NULL, 0);
@@ -125,31 +128,31 @@ void tsri_unit_drop_sums(unit *u)
  * offloaded sums have been written over it. */
 static void fall_back(unit *u)
 {
-    if (u->kept_sums && u->rest_written) {
+    if (u->grads.rest == REST_BOTH) {
         tsri_log(TSRI_LOG_WARN,
                  "unit \"%s\": gradients kept from earlier steps are lost with this one",
                  u->module->path);
-        u->kept_sums = false;
     }
+    u->grads.rest = u->grads.rest == REST_EARLIER ? REST_EARLIER : REST_FREE;
 }
 
 tsr_status tsri_unit_end_sums(unit *u, bool failed)
 {
-    if (!failed && u->keep) {
+    unit_grads *g = &u->grads;
+
+    if (!failed && g->keep) {
         TSR_TRY(tsri_unit_rest_sums(u));
-        u->kept_sums = true;
-    } else if (!failed && u->done) {
-        u->kept_sums = false;
+        g->rest = REST_EARLIER;
+    } else if (!failed && g->state == SUMS_FINAL) {
+        g->rest = REST_FREE;
     } else {
         fall_back(u);
     }
     tsri_unit_drop_sums(u);
-    u->open = u->kept_sums;
-    u->keep = false;
-    u->done = false;
-    u->rest_written = false;
-    if (u->open) {
-        point(u, u->rest, 0);
+    g->state = g->rest == REST_EARLIER ? SUMS_TERMS : SUMS_NONE;
+    g->keep = false;
+    if (tsri_unit_has_sums(u)) {
+        point(u, u->rest.sums, 0);
     }
     return TSR_OK;
 }

@@ -32,7 +32,7 @@ void tsri_unit_release(void *context)
     unit *u = context;
 
     /* What was enqueued may still use the memory. */
-    for (int kind = 0; u->shard != NULL && kind < TSRI_STREAM_COUNT; kind++) {
+    for (int kind = 0; u->rest.shard != NULL && kind < TSRI_STREAM_COUNT; kind++) {
         (void)tsri_stream_sync(tsri_unit_stream(u, (tsri_stream_kind)kind));
     }
     tsri_unit_drop_sums(u);
@@ -45,11 +45,11 @@ void tsri_unit_release(void *context)
         (void)tsri_dtensor_attach(u->params[i].param->value, NULL, 0);
         tsri_param_release(&u->params[i].param);
     }
-    tsri_buffer_release(&u->shard);
-    tsri_buffer_release(&u->halves);
-    tsri_buffer_release(&u->rest);
+    tsri_buffer_release(&u->rest.shard);
+    tsri_buffer_release(&u->rest.halves);
+    tsri_buffer_release(&u->rest.sums);
     if (u->engine != NULL && --u->engine->owners == 0) {
-        tsri_tape_unwatch(&u->engine->watch);
+        tsri_tape_unwatch(&u->engine->step.watch);
         tsri_free(&u->engine->units);
         tsri_schedule_free(u->engine);
         tsri_free(&u->engine);
@@ -145,8 +145,8 @@ tsr_status tsr_fully_shard(tsr_module *module, const tsr_fsdp_options *options)
     u->options = *o;
     u->param_dtype = o->param_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->param_dtype;
     u->reduce_dtype = o->reduce_dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : o->reduce_dtype;
-    u->ran_forward = -1;
-    u->used_forward = -1;
+    u->run.ran_forward = -1;
+    u->run.used_forward = -1;
     u->gradient_sync = true;
     u->all_reduce = true;
     read_levels(u, o);
@@ -227,7 +227,7 @@ static tsr_status collect_unit(tsr_module *module, void *context)
     if (u != NULL) {
         TSR_TRY(tsri_grow(&e->units, &list->capacity, e->unit_count + 1, sizeof(unit *)));
         u->engine = e;
-        u->position = e->unit_count;
+        u->run.position = e->unit_count;
         e->units[e->unit_count++] = u;
         e->owners++;
     }
@@ -253,7 +253,7 @@ static void warn_of_giant(const engine *e)
             giant = e->units[i];
         }
     }
-    if (giant != NULL && giant->ranks[3] > 1 && most >= 1e6 && most > 0.75 * total) {
+    if (giant != NULL && giant->levels.ranks[3] > 1 && most >= 1e6 && most > 0.75 * total) {
         tsri_log(TSRI_LOG_WARN,
                  "unit \"%s\" holds %.0f %% of the parameters: gathered as one, it hides no "
                  "traffic and saves little memory; make its blocks units",
@@ -268,7 +268,7 @@ static tsr_status open_engine(tsr_module *model, engine **out)
 
     TSR_TRY(tsri_alloc(1, sizeof(engine), &list.engine));
     list.engine->comm = model->comm;
-    list.engine->last_mark = -1;
+    list.engine->step.last_mark = -1;
     TSR_TRY_GOTO(status, tsri_module_walk(model, collect_unit, &list), free_unowned);
     TSR_TRY(tsri_schedule_open(list.engine, model));
     *out = list.engine;

@@ -16,14 +16,17 @@ enum {
     LESSON_VOCAB = 64
 };
 
-/* ids [8, 16] and what is to follow each, split over the data axes: every mesh gets the same. */
-static inline tsr_status lesson_batch(tsr_comm *comm, tsr_dtensor **ids, tsr_dtensor **labels)
+/* ids [8, 16] and what is to follow each, split over the data axes, and over axis too unless it is
+ * NULL: every mesh gets the same. */
+static inline tsr_status lesson_batch(tsr_comm *comm, const char *axis, tsr_dtensor **ids,
+                                      tsr_dtensor **labels)
 {
     int32_t token[LESSON_BATCH * LESSON_SEQ], next[LESSON_BATCH * LESSON_SEQ];
     int64_t shape[2], first[2];
     tsr_layout layout;
 
     TSR_TRY(tsr_layout_data(comm, (int64_t[]){LESSON_BATCH, LESSON_SEQ}, 2, &layout));
+    TSR_TRY(axis != NULL ? tsr_layout_place(&layout, axis, tsr_shard(0)) : TSR_OK);
     TSR_TRY(tsr_layout_local(&layout, tsr_comm_rank(comm), shape, first));
     for (int64_t i = 0; i < shape[0] * shape[1]; i++) {
         token[i] = (int32_t)((first[0] * LESSON_SEQ + i) * 29 % LESSON_VOCAB);
@@ -36,9 +39,9 @@ static inline tsr_status lesson_batch(tsr_comm *comm, tsr_dtensor **ids, tsr_dte
 }
 
 /* Train a materialised model, whose loss after each step goes to losses[steps], then print the plan
- * to plan (NULL: do not). */
-static inline tsr_status lesson_train(tsr_comm *comm, tsr_module *model, int steps, double *losses,
-                                      FILE *plan)
+ * to plan (NULL: do not). axis: as lesson_batch's. */
+static inline tsr_status lesson_train(tsr_comm *comm, tsr_module *model, const char *axis,
+                                      int steps, double *losses, FILE *plan)
 {
     tsr_dtensor *ids, *labels, *x;
     tsr_param *const *params;
@@ -46,7 +49,7 @@ static inline tsr_status lesson_train(tsr_comm *comm, tsr_module *model, int ste
     tsr_tape *tape;
     int count;
 
-    TSR_TRY(lesson_batch(comm, &ids, &labels));
+    TSR_TRY(lesson_batch(comm, axis, &ids, &labels));
     TSR_TRY(tsr_module_params(model, &params, &count));
     TSR_TRY(tsr_optimizer_create(comm, params, count, NULL, &optimizer));
     TSR_TRY(tsr_tape_create(comm, &tape));

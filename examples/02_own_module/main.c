@@ -90,7 +90,7 @@ static tsr_status train(tsr_world *world, const tsr_mesh_axis *axes, int axis_co
     TSR_TRY(tsr_mesh_create(tsr_world_size(world), axes, axis_count, NULL, &mesh));
     TSR_TRY(tsr_comm_open(world, mesh, NULL, &comm));
     TSR_TRY(build(comm, axis_count > 1, &model));
-    TSR_TRY(lesson_train(comm, model, STEPS, losses, NULL));
+    TSR_TRY(lesson_train(comm, model, NULL, STEPS, losses, NULL));
     tsr_module_release(&model);
     tsr_comm_release(&comm);
     tsr_mesh_release(&mesh);

@@ -60,7 +60,7 @@ static tsr_status run(tsr_world *world)
     TSR_TRY(tsr_mesh_create(tsr_world_size(world), axes, 2, NULL, &mesh));
     TSR_TRY(tsr_comm_open(world, mesh, NULL, &comm));
     TSR_TRY(build(comm, &model));
-    TSR_TRY(lesson_train(comm, model, STEPS, losses, speak ? stdout : NULL));
+    TSR_TRY(lesson_train(comm, model, NULL, STEPS, losses, speak ? stdout : NULL));
     for (int step = 4; speak && step < STEPS; step += 5) {
         printf("step %2d: loss %.5f\n", step, losses[step]);
     }

@@ -48,7 +48,7 @@ static tsr_status steps(tsr_comm *comm, tsr_module *model, tsr_optimizer *optimi
     size_t before[3] = {0};
     tsr_tape *tape;
 
-    TSR_TRY(lesson_batch(comm, &ids, &label));
+    TSR_TRY(lesson_batch(comm, NULL, &ids, &label));
     TSR_TRY(tsr_tape_create(comm, &tape));
     for (int m = 0; m < MICRO_BATCHES; m++) {
         labels[m] = label; /* the same batch twice will do to show what accumulation sends */

@@ -12,71 +12,30 @@ enum {
     FEATURES = EXPERTS * WIDE
 };
 
-/* y[b, t, e * WIDE + f] = h[b, t, e * WIDE + f] * sigmoid(score[b, t, e]) */
-static tsr_status by_expert_place(tsr_op_axis *axis)
+/* Of h [b, t, experts * wide] each expert's features, times sigmoid of its score [b, t, experts].
+ */
+static tsr_status by_expert(tsr_tape *tape, tsr_dtensor *h, tsr_dtensor *score, tsr_dtensor **out)
 {
-    const tsr_op_shapes *shapes = axis->shapes;
-
-    if (axis->in[0].kind == TSR_SHARD && axis->in[0].dim == 2 &&
-        shapes->in[1].shape[2] % axis->size) {
-        return TSR_RAISE(TSR_ERR_PLACEMENT, "%s: %lld experts over axis \"%s\" of %d",
-                         shapes->where, (long long)shapes->in[1].shape[2], axis->name, axis->size);
-    }
-    tsr_op_place_pointwise(axis); /* batch by batch, or experts by experts */
-    return TSR_OK;
+    TSR_TRY(tsr_op_sigmoid(tape, score, &score));
+    TSR_TRY(tsr_op_split_heads(tape, score, EXPERTS, &score)); /* [b, t, experts, 1] */
+    TSR_TRY(tsr_op_split_heads(tape, h, EXPERTS, &h));         /* [b, t, experts, wide] */
+    TSR_TRY(tsr_op_multiply(tape, h, score, &h));
+    return tsr_op_merge_heads(tape, h, out);
 }
-
-static float sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
-}
-
-static void by_expert_forward(const tsr_op_work *work)
-{
-    const float *h = work->in[0].data, *score = work->in[1].data;
-    float *y = work->out.data;
-
-    for (int64_t i = 0; i < work->out.count; i++) {
-        y[i] = h[i] * sigmoid(score[i / WIDE]);
-    }
-}
-
-static void by_expert_backward(const tsr_op_work *work)
-{
-    const float *h = work->in[0].data, *score = work->in[1].data, *dy = work->dout.data;
-    float *dh = work->din[0].data, *dscore = work->din[1].data;
-
-    for (int64_t i = 0; i < work->dout.count; i++) {
-        const float s = sigmoid(score[i / WIDE]);
-
-        if (dh != NULL) {
-            dh[i] = dy[i] * s;
-        }
-        if (dscore != NULL) {
-            dscore[i / WIDE] = (i % WIDE > 0 ? dscore[i / WIDE] : 0) + dy[i] * h[i] * s * (1 - s);
-        }
-    }
-}
-
-static const tsr_custom_op by_expert = {.name = "by_expert",
-                                        .place = by_expert_place,
-                                        .forward = by_expert_forward,
-                                        .backward = by_expert_backward,
-                                        .keep_in = 1 << 0 | 1 << 1};
 
 /* x + sum over experts e of sigmoid(router_e x) down_e gelu(up_e x) */
 static tsr_status experts_forward(void *self, tsr_tape *tape, tsr_dtensor *const *in, int in_count,
                                   tsr_dtensor **out)
 {
-    tsr_dtensor *h[2];
+    tsr_dtensor *h, *score;
 
     (void)in_count;
-    TSR_TRY(tsr_op_linear(tape, in[0], tsr_module_value(self, "up"), NULL, &h[0]));
-    TSR_TRY(tsr_op_gelu(tape, h[0], &h[0]));
-    TSR_TRY(tsr_op_linear(tape, in[0], tsr_module_value(self, "router"), NULL, &h[1]));
-    TSR_TRY(tsr_op_custom(tape, &by_expert, h, 2, NULL, 0, &h[0]));
-    TSR_TRY(tsr_op_linear(tape, h[0], tsr_module_value(self, "down"), NULL, &h[0]));
-    return tsr_op_add(tape, in[0], h[0], out);
+    TSR_TRY(tsr_op_linear(tape, in[0], tsr_module_value(self, "up"), NULL, &h));
+    TSR_TRY(tsr_op_gelu(tape, h, &h));
+    TSR_TRY(tsr_op_linear(tape, in[0], tsr_module_value(self, "router"), NULL, &score));
+    TSR_TRY(by_expert(tape, h, score, &h));
+    TSR_TRY(tsr_op_linear(tape, h, tsr_module_value(self, "down"), NULL, &h));
+    return tsr_op_add(tape, in[0], h, out);
 }
 
 static tsr_status build(tsr_comm *comm, bool split, tsr_module **model)
@@ -115,7 +74,9 @@ static tsr_status build(tsr_comm *comm, bool split, tsr_module **model)
     return tsr_module_materialize(*model, 1);
 }
 
-static tsr_status train(tsr_world *world, const tsr_mesh_axis *axes, int axis_count, double *losses)
+/* axis: over which the batch is split beside the data axes; NULL: none. */
+static tsr_status train(tsr_world *world, const tsr_mesh_axis *axes, int axis_count,
+                        const char *axis, double *losses)
 {
     FILE *plan = axis_count > 1 && tsr_world_is_speaker(world) ? stdout : NULL;
     tsr_module *model;
@@ -125,7 +86,7 @@ static tsr_status train(tsr_world *world, const tsr_mesh_axis *axes, int axis_co
     TSR_TRY(tsr_mesh_create(tsr_world_size(world), axes, axis_count, NULL, &mesh));
     TSR_TRY(tsr_comm_open(world, mesh, NULL, &comm));
     TSR_TRY(build(comm, axis_count > 1, &model));
-    TSR_TRY(lesson_train(comm, model, STEPS, losses, plan));
+    TSR_TRY(lesson_train(comm, model, axis, STEPS, losses, plan));
     tsr_module_release(&model);
     tsr_comm_release(&comm);
     tsr_mesh_release(&mesh);
@@ -134,12 +95,15 @@ static tsr_status train(tsr_world *world, const tsr_mesh_axis *axes, int axis_co
 
 static tsr_status run(tsr_world *world)
 {
-    double a[STEPS], b[STEPS];
+    const tsr_mesh_axis axes[] = {{"shard", 2}, {"expert", 2}, {"tp", 2}};
+    double a[STEPS], b[STEPS], c[STEPS];
 
-    TSR_TRY(train(world, (tsr_mesh_axis[]){{"shard", 2}, {"expert", 2}, {"tp", 2}}, 3, a));
-    TSR_TRY(train(world, (tsr_mesh_axis[]){{"shard", 8}}, 1, b));
+    TSR_TRY(train(world, axes, 3, NULL, a));     /* ranks of "expert" see the same sequences */
+    TSR_TRY(train(world, axes, 3, "expert", b)); /* or other ones */
+    TSR_TRY(train(world, (tsr_mesh_axis[]){{"shard", 8}}, 1, NULL, c));
     if (tsr_world_is_speaker(world)) {
-        lesson_compare("shard=2 expert=2 tp=2", a, "shard=8", b, STEPS);
+        lesson_compare("shard=2 expert=2 tp=2", a, "shard=8", c, STEPS);
+        lesson_compare("batch over expert", b, "shard=8", c, STEPS);
     }
     return TSR_OK;
 }

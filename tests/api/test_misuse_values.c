@@ -133,6 +133,66 @@ static void bits_of_inputs_that_are_none(void)
 
 /* ---- ranks that came for different steps ---- */
 
+/* Shapes that do not meet: said with both, and the step goes on. */
+static void shapes_that_do_not_meet(void)
+{
+    const tsr_attention_options full = {.full = true};
+    tsr_dtensor *parts[5];
+    tsr_dtensor *one = NULL;
+    api_fixture fixture;
+    api_fixture *f = &fixture;
+
+    REQUIRE_OK(api_open(f, API_FORWARD));
+    for (int i = 0; i < 5; i++) {
+        parts[i] = f->x;
+    }
+    CHECK_EQ(tsr_op_sum(f->tape, f->x, 3, false, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("sum: over dim 3 of x [2, 4, 16]"));
+    CHECK_EQ(tsr_op_multiply(f->tape, f->gain, f->x, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("multiply: a [16], b [2, 4, 16]; want b of a's shape"));
+    CHECK_EQ(tsr_op_slice(f->tape, f->x, 1, 2, 3, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("slice: 3 entries from 2 on of dim 1 of x [2, 4, 16]"));
+    CHECK_EQ(tsr_op_concat(f->tape, parts, 5, 0, &f->y), TSR_ERR_INVALID);
+    CHECK(says("of 5 parts, wants 1 to 4"));
+    parts[1] = f->logits;
+    CHECK_EQ(tsr_op_concat(f->tape, parts, 2, 0, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("concat: along dim 0 of part 0 [2, 4, 16], part 1 [2, 4, 32]"));
+    CHECK_EQ(tsr_op_matmul(f->tape, f->x, f->x, NULL, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("matmul: a [2, 4, 16] times b [2, 4, 16]"));
+    CHECK_OK(tsr_op_slice(f->tape, f->heads, 1, 0, 1, &one));
+    CHECK_EQ(tsr_op_attention(f->tape, f->heads, one, one, 0.0, &f->y), TSR_ERR_SHAPE);
+    CHECK(says("no fewer keys than causal queries"));
+    CHECK_OK(tsr_op_attention_with(f->tape, f->heads, one, one, &full, &f->y));
+    CHECK_OK(tsr_op_attention(f->tape, one, f->heads, f->heads, 0.0, &f->y));
+    CHECK_OK(tsr_backward(f->tape, f->loss));
+    api_close(f);
+}
+
+/* Products whose operands cannot be. */
+static void products_that_cannot_be(void)
+{
+    float a[6] = {1, 2, 3, 4, 5, 6};
+    float c[4] = {0};
+    tsr_product product = {
+        .a = a, .b = a, .c = c, .m = 2, .n = 2, .k = 3, .lda = 2, .trans_b = true};
+
+    CHECK_EQ(tsr_product_compute(&product), TSR_ERR_INVALID);
+    CHECK(says("product: a is [2, 3] with rows 2 apart"));
+    product.lda = 0;
+    product.c_type = TSR_I32;
+    CHECK_EQ(tsr_product_compute(&product), TSR_ERR_INVALID);
+    CHECK(says("product: c is i32, wants f32, bf16 or f16"));
+    product.c_type = TSR_F32;
+    CHECK_OK(tsr_product_compute(&product));
+    CHECK(c[0] == 14.0F && c[1] == 32.0F && c[2] == 32.0F && c[3] == 77.0F);
+    product.accumulate = true;
+    CHECK_OK(tsr_product_compute(&product));
+    CHECK(c[3] == 154.0F);
+    product.b = NULL;
+    CHECK_EQ(tsr_product_compute(&product), TSR_ERR_INVALID);
+    CHECK(says("product: b [2, 3] is NULL"));
+}
+
 static void micro_batches_differ(void)
 {
     api_fixture fixture;
@@ -164,6 +224,8 @@ const tsr_test_case tsr_test_cases[] = {
     {"a_loss_stays_partial", a_loss_stays_partial},
     {"tapes_and_labels_of_another_comm", tapes_and_labels_of_another_comm},
     {"bits_of_inputs_that_are_none", bits_of_inputs_that_are_none},
+    {"shapes_that_do_not_meet", shapes_that_do_not_meet},
+    {"products_that_cannot_be", products_that_cannot_be},
     {"micro_batches_differ", micro_batches_differ},
     {"the_job_is_left", api_end},
     {NULL, NULL},

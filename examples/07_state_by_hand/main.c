@@ -52,7 +52,7 @@ static tsr_status open_job(tsr_world *world, const tsr_mesh_axis *axes, const ch
     TSR_TRY(tsr_module_params(j->model, &params, &count));
     TSR_TRY(tsr_optimizer_create(j->comm, params, count, NULL, &j->optimizer));
     TSR_TRY(tsr_tape_create(j->comm, &j->tape));
-    return lesson_batch(j->comm, &j->ids, &j->labels);
+    return lesson_batch(j->comm, NULL, &j->ids, &j->labels);
 }
 
 static void close_job(job *j)

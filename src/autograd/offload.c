@@ -55,23 +55,19 @@ static void give_slot(tsri_away *away)
 }
 
 /* Copy value down or up, on the copy stream; *ready is the end of that. */
-static tsr_status copy(tsr_tape *tape, const char *path, tsr_dtensor *value,
+static tsr_status copy(const tsr_tape *tape, const char *path, const tsr_dtensor *value,
                        const tsri_host_slot *slot, bool up, tsr_event *ready)
 {
     tsr_stream *stream = tsri_comm_stream(tape->comm, TSRI_STREAM_COPY);
     const size_t bytes = tsri_dtensor_bytes(value);
-    tsri_call call = {.stream = stream, .label = path};
-    tsrk_scale args = {
-        .n = value->local_count, .factor = 1.0F, .x_type = value->dtype, .y_type = value->dtype};
+    tsr_buffer *buffer = tsri_dtensor_buffer(value);
+    const size_t offset = tsri_dtensor_buffer_offset(value);
 
     if (up) {
-        args.x = tsri_arg_in(&call, slot->buffer, 0, bytes);
-        args.y = tsri_out(&call, value);
+        TSR_TRY(tsri_copy(buffer, offset, slot->buffer, 0, bytes, path, stream));
     } else {
-        args.x = tsri_in(&call, value);
-        args.y = tsri_arg_out(&call, slot->buffer, 0, bytes);
+        TSR_TRY(tsri_copy(slot->buffer, 0, buffer, offset, bytes, path, stream));
     }
-    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
     *ready = tsri_event_record(stream);
     return TSR_OK;
 }
@@ -81,8 +77,6 @@ static tsr_status copy(tsr_tape *tape, const char *path, tsr_dtensor *value,
 /* Nobody but the tape's scopes and node keeps value, so its memory goes when it leaves. */
 static bool can_leave(const tsr_tape *tape, const tsri_node *node, const tsr_dtensor *value)
 {
-    const bool floats =
-        value->dtype == TSR_F32 || value->dtype == TSR_BF16 || value->dtype == TSR_F16;
     int owners = 0;
 
     for (int i = 0; i < node->call.in_count; i++) {
@@ -92,7 +86,7 @@ static bool can_leave(const tsr_tape *tape, const tsri_node *node, const tsr_dte
         owners += tape->holds[i].value == value;
         owners += tape->holds[i].source == value;
     }
-    return floats && value->param == NULL && value->local_count > 0 && value->storage != NULL &&
+    return value->param == NULL && value->local_count > 0 && value->storage != NULL &&
            value->storage->arena != NULL && value->storage->owners == 1 && value->owners == owners;
 }
 

@@ -146,8 +146,8 @@ struct tsr_buffer {
     struct tsri_race_buffer *race; /* the race check's; NULL in a new buffer */
 };
 
-/** Every launch, collective, write and read gets a seq: dispatch increments enqueued BEFORE it
- * calls the slot, so within the slot enqueued is the seq of the operation being enqueued (1, 2,
+/** Every launch, collective, copy, write and read gets a seq: dispatch increments enqueued BEFORE
+ * it calls the slot, so within the slot enqueued is the seq of the operation being enqueued (1, 2,
  * ...). A slot that fails must have enqueued nothing, and dispatch takes the increment back.
  * stream_wait and stream_sync count nothing. An event {stream, seq} is reached when
  * operations 1..seq of its stream are done (seq 0: always); a wait enqueued after operation seq is
@@ -203,6 +203,10 @@ struct tsr_backend {
                         tsr_stream *stream);
     tsr_status (*read)(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                        tsr_stream *stream);
+    /* Between buffers, each of the device's memory or of the host pool; or within one, between
+     * ranges that share no bytes. */
+    tsr_status (*copy)(tsr_buffer *to, size_t to_offset, const tsr_buffer *from, size_t from_offset,
+                       size_t bytes, tsr_stream *stream);
     /* Collective over the WORLD: all ranks open the same families (axis mask, stream) in the same
      * order, each passing the members of its own group. size 1 is legal and never communicates. */
     tsr_status (*group_open)(tsr_device *device, const int *world_ranks, int size, int index,

@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file backend_priv.h
- * Between dispatch, recorder and race check.
+ * Between dispatch's files, recorder and race check.
  *
  * Dispatch tells the recorder of every call before it reaches the backend (op_begin), and takes the
  * entry back when the backend refused it (op_undo). All of these do nothing without a recorder.
@@ -11,6 +11,19 @@
 
 #include "backend/dispatch.h"
 #include "backend/recorder.h"
+
+/* ---- what dispatch's files share ---- */
+
+/** TSR_ERR_INVALID: access is not of stream's device, or outside its buffer. what: the call. */
+tsr_status tsri_check_range(const tsr_stream *stream, const tsri_access *access, const char *what,
+                            const char *label);
+/** Give the stream's next operation its seq, and record it. */
+tsr_status tsri_op_begin(tsr_stream *stream, const tsri_entry *entry, const tsri_access *access,
+                         int access_count);
+/** The backend refused the operation just begun: take both back. */
+void tsri_op_undo(tsr_stream *stream);
+
+/* ---- what dispatch tells the recorder ---- */
 
 /** An operation that has a seq: ledger entry, stream (at its new seq) and ranges touched. */
 tsr_status tsri_recorder_op_begin(tsr_stream *stream, const tsri_entry *entry,

@@ -2,8 +2,9 @@
  * Copyright The Tessera authors */
 /* The one way into a backend. Every function: check the arguments, record the call, call the slot,
  * and take the record back if the slot refused. A stream's seq counts exactly the launches,
- * collectives, writes and reads that reached its backend; that number is what events compare, so it
- * is kept here and nowhere else. Collectives are the same shape in dispatch_coll.c. */
+ * collectives and copies that reached its backend; that number is what events compare, so it is
+ * counted by tsri_op_begin and nowhere else. Collectives are in dispatch_coll.c, copies in
+ * dispatch_copy.c, in the same shape. */
 #include "backend/backend_priv.h"
 
 #include "base/base.h"
@@ -220,6 +221,54 @@ tsr_status tsri_stream_sync(tsr_stream *stream)
     return TSR_OK;
 }
 
+/* ---- operations ---- */
+
+static const char *or_unnamed(const char *label)
+{
+    return label == NULL ? "?" : label;
+}
+
+tsr_status tsri_check_range(const tsr_stream *stream, const tsri_access *access, const char *what,
+                            const char *label)
+{
+    const tsr_buffer *buffer = access->buffer;
+    if (buffer == NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s of %s: %zu bytes of no buffer", what,
+                         or_unnamed(label), access->bytes);
+    }
+    if (buffer->device != stream->device) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s of %s: buffer %llu (%s) is of another device", what,
+                         or_unnamed(label), (unsigned long long)buffer->id,
+                         or_unnamed(buffer->label));
+    }
+    if (access->offset > buffer->bytes || access->bytes > buffer->bytes - access->offset) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "%s of %s: bytes %zu + %zu are outside buffer %llu (%s) of %zu bytes",
+                         what, or_unnamed(label), access->offset, access->bytes,
+                         (unsigned long long)buffer->id, or_unnamed(buffer->label), buffer->bytes);
+    }
+    return TSR_OK;
+}
+
+tsr_status tsri_op_begin(tsr_stream *stream, const tsri_entry *entry, const tsri_access *access,
+                         int access_count)
+{
+    stream->enqueued++;
+    const tsr_status status = tsri_recorder_op_begin(stream, entry, access, access_count);
+
+    if (status != TSR_OK) {
+        stream->enqueued--;
+        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+    }
+    return TSR_OK;
+}
+
+void tsri_op_undo(tsr_stream *stream)
+{
+    tsri_recorder_op_undo(stream);
+    stream->enqueued--;
+}
+
 /* ---- kernels ---- */
 
 /* Out of range, no address: tsri_launch refuses the call, and nobody forms a wild pointer. */
@@ -254,33 +303,6 @@ void *tsri_arg_inout(tsri_call *call, tsr_buffer *buffer, size_t offset, size_t 
     return add_access(call, buffer, offset, bytes, true);
 }
 
-static const char *or_unnamed(const char *label)
-{
-    return label == NULL ? "?" : label;
-}
-
-static tsr_status check_range(const tsr_stream *stream, const tsri_access *access, const char *what,
-                              const char *label)
-{
-    const tsr_buffer *buffer = access->buffer;
-    if (buffer == NULL) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s of %s: %zu bytes of no buffer", what,
-                         or_unnamed(label), access->bytes);
-    }
-    if (buffer->device != stream->device) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s of %s: buffer %llu (%s) is of another device", what,
-                         or_unnamed(label), (unsigned long long)buffer->id,
-                         or_unnamed(buffer->label));
-    }
-    if (access->offset > buffer->bytes || access->bytes > buffer->bytes - access->offset) {
-        return TSR_RAISE(TSR_ERR_INVALID,
-                         "%s of %s: bytes %zu + %zu are outside buffer %llu (%s) of %zu bytes",
-                         what, or_unnamed(label), access->offset, access->bytes,
-                         (unsigned long long)buffer->id, or_unnamed(buffer->label), buffer->bytes);
-    }
-    return TSR_OK;
-}
-
 static tsri_entry kernel_entry(const tsri_call *call, tsrk_id kernel, const void *args)
 {
     tsri_entry entry = {.kind = TSRI_ENTRY_KERNEL, .op = (int)kernel, .label = call->label};
@@ -307,20 +329,16 @@ tsr_status tsri_launch(tsri_call *call, tsrk_id kernel, const void *args)
                          TSRI_LAUNCH_MAX_ACCESSES);
     }
     for (int i = 0; i < call->access_count; i++) {
-        TSR_TRY(check_range(stream, &call->access[i], tsrk_name(kernel), call->label));
+        TSR_TRY(tsri_check_range(stream, &call->access[i], tsrk_name(kernel), call->label));
     }
     tsri_entry entry = kernel_entry(call, kernel, args);
     tsr_status status = TSR_OK;
-    stream->enqueued++;
-    TSR_TRY_GOTO(status, tsri_recorder_op_begin(stream, &entry, call->access, call->access_count),
-                 undo);
+    TSR_TRY(tsri_op_begin(stream, &entry, call->access, call->access_count));
     TSR_TRY_GOTO(status, stream->device->backend->launch(stream, kernel, args, args_bytes[kernel]),
-                 undo_record);
+                 undo);
     return TSR_OK;
-undo_record:
-    tsri_recorder_op_undo(stream);
 undo:
-    stream->enqueued--;
+    tsri_op_undo(stream);
     return status;
 }
 
@@ -331,69 +349,4 @@ size_t tsri_workspace_bytes(const tsr_device *device, tsrk_id kernel, const void
         return 0;
     }
     return table->workspace(kernel, args, device->threads);
-}
-
-/* ---- host copies ---- */
-
-static tsr_status copy_begin(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
-                             bool is_write, tsr_stream *stream)
-{
-    const tsri_access access = {buffer, offset, bytes, is_write};
-    const char *what = is_write ? "write" : "read";
-    if (stream == NULL || (host == NULL && bytes > 0)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "%s of %zu bytes without %s", what, bytes,
-                         stream == NULL ? "a stream" : "host memory");
-    }
-    TSR_TRY(check_range(stream, &access, what, buffer == NULL ? NULL : buffer->label));
-    if (bytes == 0) {
-        return TSR_OK;
-    }
-    tsri_entry entry = {.kind = TSRI_ENTRY_COPY,
-                        .op = is_write ? TSRI_COPY_WRITE : TSRI_COPY_READ,
-                        .label = buffer->label,
-                        .bytes = bytes};
-    stream->enqueued++;
-    tsr_status status = tsri_recorder_op_begin(stream, &entry, &access, 1);
-    if (status != TSR_OK) {
-        stream->enqueued--;
-        return tsr_error_pass(status, __FILE__, __LINE__, __func__);
-    }
-    return TSR_OK;
-}
-
-static void copy_undo(tsr_stream *stream)
-{
-    tsri_recorder_op_undo(stream);
-    stream->enqueued--;
-}
-
-tsr_status tsri_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
-                      tsr_stream *stream)
-{
-    tsr_status status = TSR_OK;
-    TSR_TRY(copy_begin(buffer, offset, host, bytes, true, stream));
-    if (bytes > 0) {
-        TSR_TRY_GOTO(status, stream->device->backend->write(buffer, offset, host, bytes, stream),
-                     undo);
-    }
-    return TSR_OK;
-undo:
-    copy_undo(stream);
-    return status;
-}
-
-tsr_status tsri_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
-                     tsr_stream *stream)
-{
-    tsr_status status = TSR_OK;
-    TSR_TRY(copy_begin(buffer, offset, host, bytes, false, stream));
-    if (bytes > 0) {
-        TSR_TRY_GOTO(status, stream->device->backend->read(buffer, offset, host, bytes, stream),
-                     undo);
-        tsri_recorder_host_join(stream);
-    }
-    return TSR_OK;
-undo:
-    copy_undo(stream);
-    return status;
 }

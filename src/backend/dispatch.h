@@ -76,6 +76,11 @@ tsr_status tsri_write(tsr_buffer *buffer, size_t offset, const void *host, size_
 tsr_status tsri_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                      tsr_stream *stream);
 
+/** to = from, bytes each, of any two buffers of the device, or of ranges of one that share no
+ * bytes; 0 bytes do nothing. label: whose they are, as of a kernel. */
+tsr_status tsri_copy(tsr_buffer *to, size_t to_offset, tsr_buffer *from, size_t from_offset,
+                     size_t bytes, const char *label, tsr_stream *stream);
+
 /** world_ranks are copied. Collective over the world, see backend.h. */
 tsr_status tsri_group_open(tsr_device *device, const int *world_ranks, int size, int index,
                            unsigned axis_mask, const char *name, tsr_stream *stream,

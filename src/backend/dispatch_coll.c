@@ -274,16 +274,13 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
         add_bytes(group, coll, (size_t)item->count * tsr_dtype_size(coll->dtype), &entry);
         entry.call = tsri_hash(&item->count, sizeof(item->count), entry.call);
     }
-    stream->enqueued++;
+    TSR_TRY(tsri_op_begin(stream, &entry, access, access_count));
     group->seq++;
-    TSR_TRY_GOTO(status, tsri_recorder_op_begin(stream, &entry, access, access_count), undo);
-    TSR_TRY_GOTO(status, group->device->backend->collective(group, coll, stream), undo_record);
+    TSR_TRY_GOTO(status, group->device->backend->collective(group, coll, stream), undo);
     return TSR_OK;
-undo_record:
-    tsri_recorder_op_undo(stream);
 undo:
     group->seq--;
-    stream->enqueued--;
+    tsri_op_undo(stream);
     return status;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* Names of collectives, streams and kinds of memory, as ledgers, traces and plans print them. */
-#include "backend/dispatch.h"
+/* Names of collectives, copies, streams and kinds of memory, as ledgers, traces and plans print
+ * them. */
+#include "backend/recorder.h"
 
 static const char *const coll_names[TSRI_COLL_COUNT] = {
     [TSRI_ALL_GATHER] = "all_gather", [TSRI_REDUCE_SCATTER] = "reduce_scatter",
@@ -25,6 +26,11 @@ static const char *const mem_names[TSRI_MEM_COUNT] = {
 const char *tsri_coll_name(tsri_coll_kind kind)
 {
     return (unsigned)kind < TSRI_COLL_COUNT ? coll_names[kind] : "?";
+}
+
+const char *tsri_copy_name(tsri_copy_kind kind)
+{
+    return kind == TSRI_COPY_WRITE ? "write" : kind == TSRI_COPY_READ ? "read" : "copy";
 }
 
 const char *tsri_stream_name(tsri_stream_kind kind)

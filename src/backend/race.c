@@ -235,7 +235,7 @@ static const char *mark_name(const mark *who)
     case TSRI_ENTRY_COLLECTIVE:
         return tsri_coll_name((tsri_coll_kind)who->op);
     case TSRI_ENTRY_COPY:
-        return who->op == TSRI_COPY_WRITE ? "write" : "read";
+        return tsri_copy_name((tsri_copy_kind)who->op);
     case TSRI_ENTRY_RELEASE:
         return "release";
     case TSRI_ENTRY_ALLOC:

@@ -4,7 +4,7 @@
  * @file recorder.h
  * What dispatch writes down about a device: the ledger and the race check.
  *
- * Ledger: one entry per allocation, release, kernel, collective, event wait, host copy and opening
+ * Ledger: one entry per allocation, release, kernel, collective, event wait, copy and opening
  * of a group, in host order, with step, stream, label, group, bytes, and (on executing backends)
  * begin and end times. Race check: each stream has a vector clock; an event carries the clock of
  * its point; a wait joins it. For every buffer range the checker keeps the last write and the reads
@@ -28,10 +28,14 @@ typedef enum tsri_entry_kind {
 } tsri_entry_kind;
 
 /** op of a TSRI_ENTRY_COPY. */
-enum {
-    TSRI_COPY_WRITE = 0,
-    TSRI_COPY_READ
-};
+typedef enum tsri_copy_kind {
+    TSRI_COPY_WRITE = 0, /* from the program's memory */
+    TSRI_COPY_READ,      /* to it */
+    TSRI_COPY_HOST,      /* between buffers, of which one is of the host pool */
+    TSRI_COPY_DEVICE     /* within a device's memory */
+} tsri_copy_kind;
+
+const char *tsri_copy_name(tsri_copy_kind kind); /* "write", "read", "copy" */
 
 typedef struct tsri_entry {
     tsri_entry_kind kind;
@@ -46,7 +50,7 @@ typedef struct tsri_entry {
     unsigned axis_mask;
     uint64_t seq;      /* stream's sequence number; of a WAIT: the awaited one */
     uint64_t call;     /* of a collective: hash of what all members must pass alike */
-    size_t bytes;      /* of the allocation or host copy; that a kernel reads and writes; of a
+    size_t bytes;      /* of the allocation; that a copy moves; that a kernel reads and writes; of a
                           collective: the whole tensor (W pieces) */
     double flops;      /* of a kernel, as tsrk_flops counts */
     tsr_dtype dtype;   /* of a collective; of a kernel, what it multiplies in */

@@ -18,13 +18,8 @@ enum {
 tsr_status tsri_unit_copy(const unit *u, tsri_stream_kind kind, const tsri_mem *from,
                           const tsri_mem *to, int64_t count)
 {
-    const size_t bytes = (size_t)count * F32;
-    tsri_call call = {.stream = tsri_unit_stream(u, kind), .label = u->module->path};
-    tsrk_scale args = {.n = count, .factor = 1.0F, .x_type = TSR_F32, .y_type = TSR_F32};
-
-    args.x = tsri_arg_in(&call, from->buffer, from->offset, bytes);
-    args.y = tsri_arg_out(&call, to->buffer, to->offset, bytes);
-    TSR_TRY(TSRI_LAUNCH(&call, SCALE, &args));
+    TSR_TRY(tsri_copy(to->buffer, to->offset, from->buffer, from->offset, (size_t)count * F32,
+                      u->module->path, tsri_unit_stream(u, kind)));
     return TSR_OK;
 }
 

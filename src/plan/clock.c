@@ -232,8 +232,13 @@ static tsri_clock_axes *find_axes(clock_run *run, const tsri_entry *e)
     return axes;
 }
 
+/* Of a kernel, or of a copy within the device's memory, which reads and writes. */
 static double kernel_s(const clock_run *run, const tsri_entry *e)
 {
+    if (e->kind == TSRI_ENTRY_COPY) {
+        return tsri_machine_kernel_s(run->machine, TSRK_COPY_BLOCKS, 2.0 * (double)e->bytes, 0.0,
+                                     TSR_F32);
+    }
     return tsri_machine_kernel_s(run->machine, (tsrk_id)e->op, (double)e->bytes, e->flops,
                                  e->dtype);
 }
@@ -330,9 +335,10 @@ static void add_work(clock_run *run, const tsri_entry *e, double seconds)
 
 /* ---- the run ---- */
 
+/* Kernels of the copy stream cast on their way. */
 static bool crosses_host(const tsri_entry *e)
 {
-    return e->kind == TSRI_ENTRY_COPY || e->stream == TSRI_STREAM_COPY;
+    return e->kind == TSRI_ENTRY_COPY ? e->op != TSRI_COPY_DEVICE : e->stream == TSRI_STREAM_COPY;
 }
 
 /* A collective beside it takes a kernel's memory and units for its own. */

@@ -28,7 +28,7 @@ static const char *name_of(const tsri_entry *entry)
     if (entry->kind == TSRI_ENTRY_COLLECTIVE) {
         return tsri_coll_name((tsri_coll_kind)entry->op);
     }
-    return entry->op == TSRI_COPY_READ ? "read" : "write";
+    return tsri_copy_name((tsri_copy_kind)entry->op);
 }
 
 static void add_entry(tsri_text *text, const tsri_entry *entry, int rank, double begin_s)

@@ -230,6 +230,7 @@ static const tsr_backend table = {
     .launch = hostile_launch,
     .write = hostile_write,
     .read = hostile_read,
+    .copy = hostile_copy,
     .group_open = hostile_group_open,
     .group_close = hostile_group_close,
     .collective = hostile_collective,

@@ -209,6 +209,7 @@ static bool run_next(hostile_stream *stream)
         break;
     case HOSTILE_WRITE:
     case HOSTILE_READ:
+    case HOSTILE_COPY:
     default:
         memcpy(op->to, op->from, op->bytes);
         break;
@@ -495,4 +496,15 @@ tsr_status hostile_read(tsr_buffer *buffer, size_t offset, void *host, size_t by
 
     TSR_TRY(enqueue(stream, &op, NULL, 0));
     return hostile_stream_sync(stream);
+}
+
+tsr_status hostile_copy(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                        size_t from_offset, size_t bytes, tsr_stream *stream)
+{
+    hostile_op op = {.kind = HOSTILE_COPY,
+                     .to = (unsigned char *)to->address + to_offset,
+                     .from = (const unsigned char *)from->address + from_offset,
+                     .bytes = bytes};
+
+    return enqueue(stream, &op, NULL, 0);
 }

@@ -20,6 +20,7 @@ typedef enum hostile_op_kind {
     HOSTILE_LAUNCH,
     HOSTILE_WRITE,
     HOSTILE_READ,
+    HOSTILE_COPY,
     HOSTILE_COLLECTIVE
 } hostile_op_kind;
 
@@ -31,7 +32,7 @@ typedef struct hostile_op {
     tsr_event event;
     tsrk_id kernel;
     void *to;
-    void *from;
+    const void *from;
     size_t bytes;
     struct hostile_coll *coll; /* owned */
     void *owned;               /* what to free: arguments, bytes to write */
@@ -111,3 +112,5 @@ tsr_status hostile_write(tsr_buffer *buffer, size_t offset, const void *host, si
                          tsr_stream *stream);
 tsr_status hostile_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                         tsr_stream *stream);
+tsr_status hostile_copy(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                        size_t from_offset, size_t bytes, tsr_stream *stream);

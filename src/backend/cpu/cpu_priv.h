@@ -183,12 +183,14 @@ typedef enum tsri_cpu_entry_kind {
     TSRI_CPU_WAIT,
     TSRI_CPU_LAUNCH,
     TSRI_CPU_COLLECTIVE,
-    TSRI_CPU_WRITE
+    TSRI_CPU_WRITE,
+    TSRI_CPU_COPY
 } tsri_cpu_entry_kind;
 
 typedef struct tsri_cpu_entry {
     tsri_cpu_entry_kind kind;
-    uint64_t seq; /* of the operation; 0 for a wait */
+    uint64_t seq;   /* of the operation; 0 for a wait */
+    double begin_s; /* of a copy that has begun, where somebody records */
     union {
         tsr_event event;
         struct {
@@ -200,6 +202,11 @@ typedef struct tsri_cpu_entry {
             void *from; /* owned */
             size_t bytes;
         } write;
+        struct {
+            unsigned char *to;
+            const unsigned char *from;
+            size_t bytes, at;
+        } copy;
         tsri_cpu_op op;
     } as;
 } tsri_cpu_entry;
@@ -282,6 +289,8 @@ tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, s
                           tsr_stream *stream);
 tsr_status tsri_cpu_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                          tsr_stream *stream);
+tsr_status tsri_cpu_copy_buffer(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                                size_t from_offset, size_t bytes, tsr_stream *stream);
 /** Enqueue an operation, or run it here on the compute stream. op is copied. */
 tsr_status tsri_cpu_submit(tsri_cpu_stream *stream, const tsri_cpu_op *op);
 /** Raise the failure that stream stopped at, if it has. */

@@ -142,8 +142,8 @@ static void device_close(tsr_device *device)
         .stream_close = tsri_cpu_stream_close, .stream_wait = tsri_cpu_stream_wait, \
         .stream_sync = tsri_cpu_stream_sync, .event_done = tsri_cpu_event_done, \
         .launch = tsri_cpu_launch, .write = tsri_cpu_write, .read = tsri_cpu_read, \
-        .group_open = tsri_cpu_group_open, .group_close = tsri_cpu_group_close, \
-        .collective = tsri_cpu_collective, \
+        .copy = tsri_cpu_copy_buffer, .group_open = tsri_cpu_group_open, \
+        .group_close = tsri_cpu_group_close, .collective = tsri_cpu_collective, \
     }
 
 const tsr_backend tsri_backend_cpu = CPU_TABLE(CPU_CAPS);

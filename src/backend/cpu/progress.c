@@ -25,6 +25,19 @@ void tsri_cpu_record(tsri_cpu_stream *stream, uint64_t seq, double begin_s)
     }
 }
 
+/* True: the last of it is copied. */
+static bool step_copy(const tsri_cpu_device *device, tsri_cpu_entry *entry)
+{
+    const size_t at = entry->as.copy.at;
+    const size_t left = entry->as.copy.bytes - at;
+    const size_t bytes = left < TSRI_CPU_STEP_BYTES ? left : TSRI_CPU_STEP_BYTES;
+
+    tsri_cpu_copy(entry->as.copy.to + at, entry->as.copy.from + at, bytes,
+                  entry->as.copy.bytes > device->cache_bytes);
+    entry->as.copy.at = at + bytes;
+    return bytes == left;
+}
+
 static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
                              tsri_cpu_entry *entry, tsri_cpu_activity *activity, bool *done_out)
 {
@@ -42,6 +55,12 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
     case TSRI_CPU_WRITE:
         memcpy(entry->as.write.to, entry->as.write.from, entry->as.write.bytes);
         tsri_free(&entry->as.write.from);
+        break;
+    case TSRI_CPU_COPY:
+        begin = entry->begin_s > 0 ? entry->begin_s : begin;
+        entry->begin_s = begin;
+        *done_out = step_copy(device, entry);
+        activity->moved = true;
         break;
     case TSRI_CPU_COLLECTIVE:
         TSR_TRY(tsri_cpu_op_step(&entry->as.op, activity));

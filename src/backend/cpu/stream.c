@@ -261,6 +261,34 @@ tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, s
     return TSR_OK;
 }
 
+tsr_status tsri_cpu_copy_buffer(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                                size_t from_offset, size_t bytes, tsr_stream *stream)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+    unsigned char *target = (unsigned char *)to->address + to_offset;
+    const unsigned char *source = (const unsigned char *)from->address + from_offset;
+
+    TSR_TRY(tsri_cpu_stream_check(mine));
+    if (mine->queue == NULL) {
+        double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
+        tsri_cpu_copy(target, source, bytes, bytes > device->cache_bytes);
+        tsri_cpu_record(mine, stream->enqueued, begin);
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_cpu_progress_start(device));
+    tsri_cpu_entry *entry = next_entry(device, mine);
+    entry->kind = TSRI_CPU_COPY;
+    entry->seq = stream->enqueued;
+    entry->begin_s = 0;
+    entry->as.copy.to = target;
+    entry->as.copy.from = source;
+    entry->as.copy.bytes = bytes;
+    entry->as.copy.at = 0;
+    push(device, mine);
+    return TSR_OK;
+}
+
 tsr_status tsri_cpu_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                          tsr_stream *stream)
 {

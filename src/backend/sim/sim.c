@@ -121,6 +121,18 @@ static tsr_status sim_read(tsr_buffer *buffer, size_t offset, void *host, size_t
     return TSR_OK;
 }
 
+static tsr_status sim_copy(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                           size_t from_offset, size_t bytes, tsr_stream *stream)
+{
+    (void)to;
+    (void)to_offset;
+    (void)from;
+    (void)from_offset;
+    (void)bytes;
+    (void)stream;
+    return TSR_OK;
+}
+
 /* ---- streams ---- */
 
 static tsr_status sim_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out)
@@ -223,6 +235,7 @@ const tsr_backend tsri_backend_sim = {
     .launch = sim_launch,
     .write = sim_write,
     .read = sim_read,
+    .copy = sim_copy,
     .group_open = sim_group_open,
     .group_close = sim_group_close,
     .collective = sim_collective,

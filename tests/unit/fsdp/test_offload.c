@@ -77,7 +77,8 @@ static const char *trace(const rig *r, char *text, size_t size)
 
     text[0] = '\0';
     for (int i = 0; i < count; i++) {
-        const bool copies = e[i].kind == TSRI_ENTRY_KERNEL && e[i].stream == TSRI_STREAM_COPY;
+        const bool copies = (e[i].kind == TSRI_ENTRY_KERNEL || e[i].kind == TSRI_ENTRY_COPY) &&
+                            e[i].stream == TSRI_STREAM_COPY;
         const bool moves = e[i].kind == TSRI_ENTRY_COLLECTIVE && e[i].stream != TSRI_STREAM_COMPUTE;
 
         if (!copies && !moves) {

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "tessera/dtype.h"
+#include "tessera/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -491,7 +492,7 @@ typedef struct tsrk_init_normal {
 /** run(args): a function of the user's own, on devices whose addresses are host addresses. args are
  *  its copy of what it was given; the ranges that it touches are declared like any kernel's. */
 typedef struct tsrk_custom {
-    void (*run)(const void *args);
+    tsr_status (*run)(const void *args);
     _Alignas(8) unsigned char args[TSRK_CUSTOM_ARGS_BYTES];
 } tsrk_custom;
 
@@ -548,8 +549,18 @@ typedef enum tsrk_id {
 /** Bytes of the largest argument struct (checked where the tables are built). */
 #define TSRK_ARGS_MAX_BYTES (8 + TSRK_CUSTOM_ARGS_BYTES)
 
-/** args points to the kernel's struct; stream is the backend's own handle (cpu: NULL). */
-typedef void (*tsrk_fn)(const void *args, void *stream);
+/** Where a kernel runs: what its backend gives to every call. A kernel has no other state. */
+typedef struct tsrk_context {
+    int threads;     /* cpu: that it may use; its workspace is sized for as many */
+    void *stream;    /* the backend's own handle (cudaStream_t); cpu: NULL */
+    void *libraries; /* handles of libraries that are bound to stream; cpu: NULL */
+    void *workspace; /* of the stream, for its libraries alone: what kernels of ours need is among
+                        their arguments, where plans count it; cpu: NULL */
+    size_t workspace_bytes;
+} tsrk_context;
+
+/** args points to the kernel's struct. A failure becomes the stream's: see tsr_backend.launch. */
+typedef tsr_status (*tsrk_fn)(const void *args, const tsrk_context *context);
 
 typedef struct tsri_kernel_table {
     const char *name;
@@ -570,8 +581,14 @@ double tsrk_flops(tsrk_id id, const void *args, tsr_dtype *type_out);
 const tsri_kernel_table *tsrk_table_ref(void);
 const tsri_kernel_table *tsrk_table_cpu(void);
 
-#define TSRK_DECLARE(upper, lower) \
-    void tsrk_ref_##lower(const tsrk_##lower *args); \
-    void tsrk_cpu_##lower(const tsrk_##lower *args);
+/** The definitions: functions of their arguments alone. */
+#define TSRK_DECLARE(upper, lower) tsr_status tsrk_ref_##lower(const tsrk_##lower *args);
 TSRK_MAP(TSRK_DECLARE)
 #undef TSRK_DECLARE
+
+#ifndef TSRK_LEVEL
+/** For tests: by the cpu's table, on as many threads as OpenMP would take. */
+#    define TSRK_DECLARE(upper, lower) tsr_status tsrk_cpu_##lower(const tsrk_##lower *args);
+TSRK_MAP(TSRK_DECLARE)
+#    undef TSRK_DECLARE
+#endif

@@ -6,6 +6,8 @@
  */
 #include "base/base.h"
 
+#include <omp.h>
+
 #include "kernels/kernels.h"
 
 #define TSRK_CHECK_SIZE(upper, lower) \
@@ -14,10 +16,10 @@ TSRK_MAP(TSRK_CHECK_SIZE)
 #undef TSRK_CHECK_SIZE
 
 #define TSRK_THUNK(upper, lower) \
-    static void ref_##lower(const void *args, void *stream) \
+    static tsr_status ref_##lower(const void *args, const tsrk_context *context) \
     { \
-        (void)stream; \
-        tsrk_ref_##lower(args); \
+        (void)context; \
+        return tsrk_ref_##lower(args); \
     }
 TSRK_MAP(TSRK_THUNK)
 #undef TSRK_THUNK
@@ -52,9 +54,10 @@ const tsri_kernel_table *tsrk_table_cpu(void)
 }
 
 #define TSRK_FORWARD(upper, lower) \
-    void tsrk_cpu_##lower(const tsrk_##lower *args) \
+    tsr_status tsrk_cpu_##lower(const tsrk_##lower *args) \
     { \
-        tsrk_table_cpu()->fn[TSRK_##upper](args, NULL); \
+        const tsrk_context context = {.threads = omp_get_max_threads()}; \
+        return tsrk_table_cpu()->fn[TSRK_##upper](args, &context); \
     }
 TSRK_MAP(TSRK_FORWARD)
 #undef TSRK_FORWARD

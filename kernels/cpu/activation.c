@@ -133,11 +133,11 @@ static void chunk_silu_mul_bwd(float *dgate, float *dup, const float *dy, const 
     }
 }
 
-void tsrk_cpu_pointwise(const tsrk_pointwise *args)
+tsr_status tsrk_cpu_pointwise(const tsrk_pointwise *args, const tsrk_context *context)
 {
     const tsrk_pointwise *a = args;
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         float buffer[TSRK_CPU_CHUNK];
         int64_t i = k * TSRK_CPU_CHUNK;
@@ -147,13 +147,14 @@ void tsrk_cpu_pointwise(const tsrk_pointwise *args)
         functions[a->function].value(y, x, n);
         tsrk_cpu_finish(a->y, a->type, i, false, y, n);
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_pointwise_bwd(const tsrk_pointwise_bwd *args)
+tsr_status tsrk_cpu_pointwise_bwd(const tsrk_pointwise_bwd *args, const tsrk_context *context)
 {
     const tsrk_pointwise_bwd *a = args;
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         float dys[TSRK_CPU_CHUNK];
         float froms[TSRK_CPU_CHUNK];
@@ -165,13 +166,14 @@ void tsrk_cpu_pointwise_bwd(const tsrk_pointwise_bwd *args)
         functions[a->function].slope(dx, dy, from, n);
         tsrk_cpu_finish(a->dx, a->type, i, a->accumulate, dx, n);
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_silu_mul(const tsrk_silu_mul *args)
+tsr_status tsrk_cpu_silu_mul(const tsrk_silu_mul *args, const tsrk_context *context)
 {
     const tsrk_silu_mul *a = args;
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         float gates[TSRK_CPU_CHUNK];
         float ups[TSRK_CPU_CHUNK];
@@ -183,13 +185,14 @@ void tsrk_cpu_silu_mul(const tsrk_silu_mul *args)
         chunk_silu_mul(y, gate, up, n);
         tsrk_cpu_finish(a->y, a->type, i, false, y, n);
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
+tsr_status tsrk_cpu_silu_mul_bwd(const tsrk_silu_mul_bwd *args, const tsrk_context *context)
 {
     const tsrk_silu_mul_bwd *a = args;
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         float dys[TSRK_CPU_CHUNK];
         float gates[TSRK_CPU_CHUNK];
@@ -207,4 +210,5 @@ void tsrk_cpu_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
         tsrk_cpu_finish(a->dgate, a->type, i, a->accumulate_dgate, dgate, n);
         tsrk_cpu_finish(a->dup, a->type, i, a->accumulate_dup, dup, n);
     }
+    return TSR_OK;
 }

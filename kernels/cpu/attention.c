@@ -293,24 +293,25 @@ static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float
 }
 
 /* Threads for tasks heads, each of so many queries and keys. */
-static int team_of(int64_t tasks, int64_t pairs)
+static int team_of(const tsrk_context *context, int64_t tasks, int64_t pairs)
 {
-    int team = tasks * pairs < TEAM_PAIRS ? 1 : omp_get_max_threads();
+    int team = tasks * pairs < TEAM_PAIRS ? 1 : context->threads;
     return tasks < team ? (int)tasks : team;
 }
 
-void tsrk_cpu_attention(const tsrk_attention *args)
+tsr_status tsrk_cpu_attention(const tsrk_attention *args, const tsrk_context *context)
 {
     int64_t tasks = args->seq > 0 ? args->batch * args->heads : 0;
-    int team = team_of(tasks, args->seq * args->kv_seq);
+    int team = team_of(context, tasks, args->seq * args->kv_seq);
     if (team < 1) {
-        return;
+        return TSR_OK;
     }
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t i = 0; i < tasks; i++) {
         int64_t slot = omp_get_thread_num() * forward_floats(args);
         forward_head(args, i / args->heads, i % args->heads, (float *)args->workspace + slot);
     }
+    return TSR_OK;
 }
 
 /* ---- backward ---- */
@@ -460,12 +461,12 @@ static void backward_kv_head(const tsrk_attention_bwd *args, int64_t b, int64_t 
     write_rows(args->dv, args->type, ik, seq, stride, dim, w.dv);
 }
 
-void tsrk_cpu_attention_bwd(const tsrk_attention_bwd *args)
+tsr_status tsrk_cpu_attention_bwd(const tsrk_attention_bwd *args, const tsrk_context *context)
 {
     int64_t tasks = args->batch * args->kv_heads;
-    int team = team_of(tasks, args->seq * args->kv_seq);
+    int team = team_of(context, tasks, args->seq * args->kv_seq);
     if (team < 1) {
-        return;
+        return TSR_OK;
     }
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
     for (int64_t i = 0; i < tasks; i++) {
@@ -473,4 +474,5 @@ void tsrk_cpu_attention_bwd(const tsrk_attention_bwd *args)
         backward_kv_head(args, i / args->kv_heads, i % args->kv_heads,
                          (float *)args->workspace + slot);
     }
+    return TSR_OK;
 }

@@ -7,8 +7,8 @@
  * Every cpu kernel gives the same bits for any number of threads: work is cut into pieces whose
  * borders depend on sizes alone, and no sum crosses a piece in an order that threads decide.
  *
- * Teams. A kernel uses up to omp_get_max_threads() of its calling thread, and its workspace must be
- * sized for as many: each member has a slice of it.
+ * Teams. A kernel uses up to context->threads, and its workspace must be sized for as many: each
+ * member has a slice of it.
  *
  * Levels. Every file of this folder is compiled once per instruction level (level.h), so loops are
  * plain and become the SIMD of each level, in parallel regions too. The levels' bits differ.
@@ -32,11 +32,18 @@
 /** Elements that row functions convert or reduce at a time: 4 KiB of f32, well inside L1. */
 #define TSRK_CPU_CHUNK 1024
 
-/** Threads for a kernel that touches this many elements: 1 when small, else the caller's team. */
-static inline int tsrk_cpu_team(int64_t elements)
+/** Threads for a kernel that touches this many elements: 1 when small, else the context's. */
+static inline int tsrk_cpu_team(const tsrk_context *context, int64_t elements)
 {
-    return elements < TSRK_CPU_GRAIN ? 1 : omp_get_max_threads();
+    return elements < TSRK_CPU_GRAIN ? 1 : context->threads;
 }
+
+#ifdef TSRK_LEVEL
+#    define TSRK_DECLARE(upper, lower) \
+        tsr_status tsrk_cpu_##lower(const tsrk_##lower *args, const tsrk_context *context);
+TSRK_MAP(TSRK_DECLARE)
+#    undef TSRK_DECLARE
+#endif
 
 /** exp(x), relative error below 2e-7; 0 below -87, +inf above 88.73; NaN stays NaN. Branch-free, so
  *  that a loop over it becomes SIMD. */

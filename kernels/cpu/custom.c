@@ -6,7 +6,8 @@
  */
 #include "kernels/cpu/cpu_priv.h"
 
-void tsrk_cpu_custom(const tsrk_custom *args)
+tsr_status tsrk_cpu_custom(const tsrk_custom *args, const tsrk_context *context)
 {
-    args->run(args->args);
+    omp_set_num_threads(context->threads); /* of what the function may run in parallel */
+    return args->run(args->args);
 }

@@ -57,14 +57,14 @@ static void drop_chunk(const tsrk_dropout *a, uint32_t least, int64_t i, int64_t
     tsrk_cpu_store(a->y, a->type, i, ys, n);
 }
 
-void tsrk_cpu_dropout(const tsrk_dropout *args)
+tsr_status tsrk_cpu_dropout(const tsrk_dropout *args, const tsrk_context *context)
 {
     const tsrk_dropout *a = args;
     double threshold = floor((double)a->p * 4294967296.0 + 0.5);
     int64_t total = a->batch * a->seq * a->cols;
     if (threshold >= 4294967296.0 || total == 0) {
         tsrk_ref_dropout(a); /* p = 1 keeps no word, which 32 bits cannot say */
-        return;
+        return TSR_OK;
     }
     uint32_t least = (uint32_t)threshold;
     int64_t run = a->cols;
@@ -76,7 +76,7 @@ void tsrk_cpu_dropout(const tsrk_dropout *args)
     }
     int64_t chunks = tsrk_cpu_chunk_count(run);
     int64_t tasks = total / run * chunks;
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(total))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, total))
     for (int64_t task = 0; task < tasks; task++) {
         int64_t begin = task / chunks * run;
         int64_t row = begin / a->cols; /* the run starts at (row / seq, row % seq, 0) */
@@ -86,4 +86,5 @@ void tsrk_cpu_dropout(const tsrk_dropout *args)
         drop_chunk(a, least, begin + offset, (global * a->global_cols) + a->first_col + offset,
                    tsrk_cpu_chunk_size(run, task % chunks));
     }
+    return TSR_OK;
 }

@@ -52,15 +52,14 @@ static void chunk_scale_add(float *y, const float *x, float factor, int64_t n)
     }
 }
 
-void tsrk_cpu_add(const tsrk_add *args)
+tsr_status tsrk_cpu_add(const tsrk_add *args, const tsrk_context *context)
 {
     const tsrk_add *a = args;
     if (!is_narrow(a->a_type) || !is_narrow(a->b_type) || !is_narrow(a->y_type)) {
-        tsrk_ref_add(a);
-        return;
+        return tsrk_ref_add(a);
     }
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         float as[TSRK_CPU_CHUNK];
         float bs[TSRK_CPU_CHUNK];
@@ -72,12 +71,13 @@ void tsrk_cpu_add(const tsrk_add *args)
         chunk_add(y, x0, x1, n);
         tsrk_cpu_finish(a->y, a->y_type, i, false, y, n);
     }
+    return TSR_OK;
 }
 
-static void copy_flat(void *dst, const void *src, int64_t bytes)
+static void copy_flat(const tsrk_context *context, void *dst, const void *src, int64_t bytes)
 {
     int64_t pieces = piece_count(bytes);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(bytes / 4))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, bytes / 4))
     for (int64_t k = 0; k < pieces; k++) {
         memcpy((char *)dst + (k * PIECE_BYTES), (const char *)src + (k * PIECE_BYTES),
                piece_size(bytes, k));
@@ -99,35 +99,36 @@ static void scale_chunk(const tsrk_scale *a, float factor, int64_t k)
     tsrk_cpu_finish(a->y, a->y_type, i, a->accumulate, y, n);
 }
 
-void tsrk_cpu_scale(const tsrk_scale *args)
+tsr_status tsrk_cpu_scale(const tsrk_scale *args, const tsrk_context *context)
 {
     const tsrk_scale *a = args;
     if (!is_narrow(a->x_type) || !is_narrow(a->y_type)) {
-        tsrk_ref_scale(a);
-        return;
+        return tsrk_ref_scale(a);
     }
     float factor = a->device_factor ? a->factor * *a->device_factor : a->factor;
     if (factor == 1.0F && a->x_type == a->y_type && !a->accumulate) {
         if (a->x != a->y) {
-            copy_flat(a->y, a->x, a->n * (int64_t)tsrk_cpu_size(a->x_type));
+            copy_flat(context, a->y, a->x, a->n * (int64_t)tsrk_cpu_size(a->x_type));
         }
-        return;
+        return TSR_OK;
     }
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         scale_chunk(a, factor, k);
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_zero(const tsrk_zero *args)
+tsr_status tsrk_cpu_zero(const tsrk_zero *args, const tsrk_context *context)
 {
     int64_t bytes = (int64_t)args->bytes;
     int64_t pieces = piece_count(bytes);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(bytes / 4))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, bytes / 4))
     for (int64_t k = 0; k < pieces; k++) {
         memset((char *)args->out + (k * PIECE_BYTES), 0, piece_size(bytes, k));
     }
+    return TSR_OK;
 }
 
 /* mid blocks of inner bytes; the short sizes are element moves, too small for a call each. */
@@ -148,12 +149,12 @@ static void copy_mid(const tsrk_copy_blocks *a, int64_t o, int64_t begin, int64_
     }
 }
 
-void tsrk_cpu_copy_blocks(const tsrk_copy_blocks *args)
+tsr_status tsrk_cpu_copy_blocks(const tsrk_copy_blocks *args, const tsrk_context *context)
 {
     tsrk_copy_blocks a = *args;
     int64_t inner = (int64_t)a.inner_bytes;
     if (a.outer <= 0 || a.mid <= 0 || inner == 0) {
-        return;
+        return TSR_OK;
     }
     if (a.src_mid_stride == inner && a.dst_mid_stride == inner) {
         inner *= a.mid;
@@ -164,19 +165,21 @@ void tsrk_cpu_copy_blocks(const tsrk_copy_blocks *args)
         for (int64_t block = 0; block < a.outer * a.mid; block++) {
             int64_t o = block / a.mid;
             int64_t m = block % a.mid;
-            copy_flat((char *)a.dst + (o * a.dst_outer_stride) + (m * a.dst_mid_stride),
+            copy_flat(context, (char *)a.dst + (o * a.dst_outer_stride) + (m * a.dst_mid_stride),
                       (const char *)a.src + (o * a.src_outer_stride) + (m * a.src_mid_stride),
                       inner);
         }
-        return;
+        return TSR_OK;
     }
     /* Tasks of whole mid ranges, about a piece of bytes each. */
     int64_t step = (PIECE_BYTES + inner - 1) / inner;
     int64_t per_outer = (a.mid + step - 1) / step;
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a.outer *a.mid *inner / 4))
+#pragma omp parallel for schedule(static) \
+    num_threads(tsrk_cpu_team(context, a.outer *a.mid *inner / 4))
     for (int64_t task = 0; task < a.outer * per_outer; task++) {
         int64_t begin = task % per_outer * step;
         int64_t end = begin + step < a.mid ? begin + step : a.mid;
         copy_mid(&a, task / per_outer, begin, end);
     }
+    return TSR_OK;
 }

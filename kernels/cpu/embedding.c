@@ -33,18 +33,20 @@ static int64_t cols_left(int64_t cols, int64_t col)
 }
 
 /* Contiguous rows [rows, cols] = 0. */
-static void zero_rows(void *array, tsr_dtype type, int64_t rows, int64_t cols)
+static void zero_rows(const tsrk_context *context, void *array, tsr_dtype type, int64_t rows,
+                      int64_t cols)
 {
-#pragma omp parallel for num_threads(tsrk_cpu_team(rows *cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, rows *cols)) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         memset(tsrk_cpu_at_mut(array, type, i * cols), 0, bytes_of(type, cols));
     }
 }
 
-void tsrk_cpu_embedding(const tsrk_embedding *args)
+tsr_status tsrk_cpu_embedding(const tsrk_embedding *args, const tsrk_context *context)
 {
     size_t bytes = bytes_of(args->type, args->cols);
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         int64_t row = local_row(args->ids[r], args->begin, args->table_rows);
         void *out = tsrk_cpu_at_mut(args->y, args->type, r * args->cols);
@@ -54,6 +56,7 @@ void tsrk_cpu_embedding(const tsrk_embedding *args)
             memcpy(out, tsrk_cpu_at(args->table, args->type, row * args->cols), bytes);
         }
     }
+    return TSR_OK;
 }
 
 /* Add columns col .. col + cols of every row to a f32 table. */
@@ -104,23 +107,26 @@ static void gather_rows(const tsrk_embedding_bwd *args, int64_t first)
     }
 }
 
-void tsrk_cpu_embedding_bwd(const tsrk_embedding_bwd *args)
+tsr_status tsrk_cpu_embedding_bwd(const tsrk_embedding_bwd *args, const tsrk_context *context)
 {
     if (!args->accumulate) {
-        zero_rows(args->dtable, args->grad_type, args->table_rows, args->cols);
+        zero_rows(context, args->dtable, args->grad_type, args->table_rows, args->cols);
     }
     if (tsrk_cpu_is_half(args->grad_type)) {
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(dynamic, 16)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(dynamic, 16)
         for (int64_t r = 0; r < args->rows; r++) {
             gather_rows(args, r);
         }
-        return;
+        return TSR_OK;
     }
     int64_t blocks = (args->cols + COLS - 1) / COLS;
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         scatter_columns(args, i * COLS, cols_left(args->cols, i * COLS));
     }
+    return TSR_OK;
 }
 
 /* y [cols] = x + p. */
@@ -137,13 +143,14 @@ static void add_row(const tsrk_add_position *args, int64_t i, int64_t p)
     }
 }
 
-void tsrk_cpu_add_position(const tsrk_add_position *args)
+tsr_status tsrk_cpu_add_position(const tsrk_add_position *args, const tsrk_context *context)
 {
     int64_t rows = args->batch * args->seq;
-#pragma omp parallel for num_threads(tsrk_cpu_team(rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, rows * args->cols)) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         add_row(args, i * args->cols, (args->first + (i % args->seq)) * args->cols);
     }
+    return TSR_OK;
 }
 
 /* Row first + t of dtable (+)= sum over the batch, in its order. */
@@ -163,13 +170,14 @@ static void sum_position(const tsrk_add_position_bwd *args, int64_t t)
     }
 }
 
-void tsrk_cpu_add_position_bwd(const tsrk_add_position_bwd *args)
+tsr_status tsrk_cpu_add_position_bwd(const tsrk_add_position_bwd *args, const tsrk_context *context)
 {
     if (!args->accumulate) {
-        zero_rows(args->dtable, args->grad_type, args->table_rows, args->cols);
+        zero_rows(context, args->dtable, args->grad_type, args->table_rows, args->cols);
     }
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->batch * args->seq * args->cols))
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->batch * args->seq * args->cols))
     for (int64_t t = 0; t < args->seq; t++) {
         sum_position(args, t);
     }
+    return TSR_OK;
 }

@@ -27,18 +27,18 @@ static void fill_chunk(float *out, float value, int64_t n)
     }
 }
 
-void tsrk_cpu_init_normal(const tsrk_init_normal *args)
+tsr_status tsrk_cpu_init_normal(const tsrk_init_normal *args, const tsrk_context *context)
 {
     const tsrk_init_normal *a = args;
     int64_t total = a->rows * a->cols;
     if (total == 0) {
-        return;
+        return TSR_OK;
     }
     int64_t run = a->cols == a->global_cols ? total : a->cols;
     int64_t chunks = tsrk_cpu_chunk_count(run);
     int64_t tasks = total / run * chunks;
     /* A normal costs some 20 times a streamed element. */
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(total * 20))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, total * 20))
     for (int64_t task = 0; task < tasks; task++) {
         int64_t row = task / chunks * run / a->cols;
         int64_t offset = task % chunks * TSRK_CPU_CHUNK;
@@ -51,4 +51,5 @@ void tsrk_cpu_init_normal(const tsrk_init_normal *args)
             normal_chunk(a, out, index, n);
         }
     }
+    return TSR_OK;
 }

@@ -140,17 +140,16 @@ static void run_tile(const tsrk_matmul *tile, tsrk_cpu_bf16_gemm *gemm, void *wo
     }
 }
 
-static int team_of(int64_t tiles)
+static int team_of(const tsrk_context *context, int64_t tiles)
 {
-    int team = omp_get_max_threads();
-    return tiles < team ? (int)tiles : team;
+    return tiles < context->threads ? (int)tiles : context->threads;
 }
 
-static void run_tiles(const tsrk_matmul *args)
+static void run_tiles(const tsrk_matmul *args, const tsrk_context *context)
 {
     tiling t = make_tiling(args);
     int64_t tiles = t.row_tiles * t.col_tiles;
-#pragma omp parallel num_threads(team_of(tiles))
+#pragma omp parallel num_threads(team_of(context, tiles))
     {
         tsrk_cpu_bf16_gemm gemm = {0};
         void *workspace = (char *)args->workspace + ((size_t)omp_get_thread_num() * t.bytes);
@@ -164,13 +163,13 @@ static void run_tiles(const tsrk_matmul *args)
     }
 }
 
-static void run_one(const tsrk_matmul *args)
+static void run_one(const tsrk_matmul *args, const tsrk_context *context)
 {
     double work = (double)args->m * (double)args->n * (double)args->k;
     if (is_bf16(args) && tsrk_cpu_has_bf16()) {
-        run_tiles(args);
+        run_tiles(args, context);
     } else {
-        tsrk_cpu_product(args, work < TEAM_WORTH ? 1 : omp_get_max_threads(), args->workspace);
+        tsrk_cpu_product(args, work < TEAM_WORTH ? 1 : context->threads, args->workspace);
     }
 }
 
@@ -185,17 +184,17 @@ static tsrk_matmul item_of(const tsrk_matmul *args, int64_t i)
 }
 
 /* A product per thread where there are enough of them, else all threads at each. */
-void tsrk_cpu_matmul(const tsrk_matmul *args)
+tsr_status tsrk_cpu_matmul(const tsrk_matmul *args, const tsrk_context *context)
 {
     int64_t count = args->batch > 0 ? args->batch : 1;
     double work = (double)args->m * (double)args->n * (double)args->k * (double)count;
-    int team = work < TEAM_WORTH ? 1 : omp_get_max_threads();
+    int team = work < TEAM_WORTH ? 1 : context->threads;
     if (count < team || count == 1 || (is_bf16(args) && tsrk_cpu_has_bf16())) {
         for (int64_t i = 0; i < count; i++) {
             tsrk_matmul item = item_of(args, i);
-            run_one(&item);
+            run_one(&item, context);
         }
-        return;
+        return TSR_OK;
     }
     size_t bytes = item_bytes(args);
 #pragma omp parallel for num_threads(team) schedule(static)
@@ -204,4 +203,5 @@ void tsrk_cpu_matmul(const tsrk_matmul *args)
         tsrk_cpu_product(&item, 1,
                          (char *)args->workspace + ((size_t)omp_get_thread_num() * bytes));
     }
+    return TSR_OK;
 }

@@ -128,12 +128,14 @@ static void layernorm_row(const tsrk_layernorm *a, int64_t r)
     a->rstd[r] = stats.rstd;
 }
 
-void tsrk_cpu_layernorm(const tsrk_layernorm *args)
+tsr_status tsrk_cpu_layernorm(const tsrk_layernorm *args, const tsrk_context *context)
 {
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(args->rows * args->cols))
+#pragma omp parallel for schedule(static) \
+    num_threads(tsrk_cpu_team(context, args->rows * args->cols))
     for (int64_t r = 0; r < args->rows; r++) {
         layernorm_row(args, r);
     }
+    return TSR_OK;
 }
 
 static void rmsnorm_row(const tsrk_rmsnorm *a, int64_t r)
@@ -174,9 +176,10 @@ static void rmsnorm_row_f16(const tsrk_rmsnorm *a, int64_t r)
     }
 }
 
-void tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args)
+tsr_status tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args, const tsrk_context *context)
 {
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(args->rows * args->cols))
+#pragma omp parallel for schedule(static) \
+    num_threads(tsrk_cpu_team(context, args->rows * args->cols))
     for (int64_t r = 0; r < args->rows; r++) {
         if (args->type == TSR_BF16) {
             rmsnorm_row_bf16(args, r);
@@ -186,6 +189,7 @@ void tsrk_cpu_rmsnorm(const tsrk_rmsnorm *args)
             rmsnorm_row(args, r);
         }
     }
+    return TSR_OK;
 }
 
 /* ---- gradients ---- */
@@ -331,14 +335,14 @@ static void bwd_sum(const tsrk_layernorm_bwd *a, int which, void *out, bool accu
     tsrk_cpu_finish(out, a->grad_type, c, accumulate, sum, n);
 }
 
-static void norm_bwd(const tsrk_layernorm_bwd *a)
+static void norm_bwd(const tsrk_context *context, const tsrk_layernorm_bwd *a)
 {
     int64_t blocks = block_count(a->rows);
     int64_t chunks = tsrk_cpu_chunk_count(a->cols);
     if (a->cols == 0) {
         return;
     }
-#pragma omp parallel num_threads(tsrk_cpu_team(a->rows * a->cols))
+#pragma omp parallel num_threads(tsrk_cpu_team(context, a->rows * a->cols))
     {
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < blocks; b++) {
@@ -356,12 +360,13 @@ static void norm_bwd(const tsrk_layernorm_bwd *a)
     }
 }
 
-void tsrk_cpu_layernorm_bwd(const tsrk_layernorm_bwd *args)
+tsr_status tsrk_cpu_layernorm_bwd(const tsrk_layernorm_bwd *args, const tsrk_context *context)
 {
-    norm_bwd(args);
+    norm_bwd(context, args);
+    return TSR_OK;
 }
 
-void tsrk_cpu_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args)
+tsr_status tsrk_cpu_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args, const tsrk_context *context)
 {
     tsrk_layernorm_bwd a = {
         .dy = args->dy,
@@ -378,7 +383,8 @@ void tsrk_cpu_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args)
         .accumulate_dx = args->accumulate_dx,
         .accumulate_dgain = args->accumulate_dgain,
     };
-    norm_bwd(&a);
+    norm_bwd(context, &a);
+    return TSR_OK;
 }
 
 size_t tsrk_cpu_ws_layernorm_bwd(const tsrk_layernorm_bwd *args, int threads)

@@ -75,14 +75,14 @@ static double part_of(tsrk_norm norm, const float *x, int64_t n)
     return norm == TSRK_NORM_1 ? part_absolute(x, n) : part_greatest(x, n);
 }
 
-void tsrk_cpu_sum_squares(const tsrk_sum_squares *args)
+tsr_status tsrk_cpu_sum_squares(const tsrk_sum_squares *args, const tsrk_context *context)
 {
     const tsrk_sum_squares *a = args;
     double parts[SUM_PARTS];
     int64_t even = (a->n + SUM_PARTS - 1) / SUM_PARTS;
     int64_t size = even > TSRK_CPU_CHUNK ? even : TSRK_CPU_CHUNK;
     int64_t count = (a->n + size - 1) / size;
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < count; k++) {
         int64_t left = a->n - (k * size);
         parts[k] = part_of(a->norm, a->x + (k * size), left < size ? left : size);
@@ -96,21 +96,25 @@ void tsrk_cpu_sum_squares(const tsrk_sum_squares *args)
         }
     }
     *a->out = sum;
+    return TSR_OK;
 }
 
-void tsrk_cpu_clip(const tsrk_clip *args)
+tsr_status tsrk_cpu_clip(const tsrk_clip *args, const tsrk_context *context)
 {
-    tsrk_ref_clip(args);
+    (void)context;
+    return tsrk_ref_clip(args);
 }
 
-void tsrk_cpu_loss_scale(const tsrk_loss_scale *args)
+tsr_status tsrk_cpu_loss_scale(const tsrk_loss_scale *args, const tsrk_context *context)
 {
-    tsrk_ref_loss_scale(args);
+    (void)context;
+    return tsrk_ref_loss_scale(args);
 }
 
-void tsrk_cpu_count_update(const tsrk_count_update *args)
+tsr_status tsrk_cpu_count_update(const tsrk_count_update *args, const tsrk_context *context)
 {
-    tsrk_ref_count_update(args);
+    (void)context;
+    return tsrk_ref_count_update(args);
 }
 
 static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t begin, int64_t n)
@@ -132,11 +136,11 @@ static void chunk_adamw(const tsrk_adamw *a, const adamw_rule *rule, int64_t beg
     }
 }
 
-void tsrk_cpu_adamw(const tsrk_adamw *args)
+tsr_status tsrk_cpu_adamw(const tsrk_adamw *args, const tsrk_context *context)
 {
     const tsrk_adamw *a = args;
     if (a->skip && *a->skip) {
-        return;
+        return TSR_OK;
     }
     double t = (double)*a->step;
     const adamw_rule rule = {
@@ -149,10 +153,11 @@ void tsrk_cpu_adamw(const tsrk_adamw *args)
         .eps = (float)a->eps,
     };
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         chunk_adamw(a, &rule, k * TSRK_CPU_CHUNK, tsrk_cpu_chunk_size(a->n, k));
     }
+    return TSR_OK;
 }
 
 static void chunk_sgd(float *restrict p, const float *restrict grad, const sgd_rule *rule,
@@ -178,11 +183,11 @@ static void chunk_momentum(float *restrict p, float *restrict buffer, const floa
     }
 }
 
-void tsrk_cpu_sgd(const tsrk_sgd *args)
+tsr_status tsrk_cpu_sgd(const tsrk_sgd *args, const tsrk_context *context)
 {
     const tsrk_sgd *a = args;
     if (a->skip && *a->skip) {
-        return;
+        return TSR_OK;
     }
     const sgd_rule rule = {
         .scale = a->scale ? *a->scale : 1.0F,
@@ -192,7 +197,7 @@ void tsrk_cpu_sgd(const tsrk_sgd *args)
         .nesterov = a->nesterov,
     };
     int64_t chunks = tsrk_cpu_chunk_count(a->n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->n))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->n))
     for (int64_t k = 0; k < chunks; k++) {
         int64_t i = k * TSRK_CPU_CHUNK;
         int64_t n = tsrk_cpu_chunk_size(a->n, k);
@@ -205,4 +210,5 @@ void tsrk_cpu_sgd(const tsrk_sgd *args)
         }
         chunk_momentum(a->p + i, a->buffer + i, a->g + i, &rule, n);
     }
+    return TSR_OK;
 }

@@ -115,12 +115,7 @@ static void rope_position(const tsrk_rope *a, const double *freq, int64_t t, int
     }
 }
 
-static int rope_team(const tsrk_rope *a)
-{
-    return tsrk_cpu_team(a->batch * a->seq * a->heads * a->dim);
-}
-
-void tsrk_cpu_rope(const tsrk_rope *args)
+tsr_status tsrk_cpu_rope(const tsrk_rope *args, const tsrk_context *context)
 {
     const tsrk_rope *a = args;
     double freq[HALF_MAX];
@@ -130,14 +125,16 @@ void tsrk_cpu_rope(const tsrk_rope *args)
         if (!a->table) {
             frequencies(freq, a->theta, a->dim, begin, n);
         }
-#pragma omp parallel for schedule(static) num_threads(rope_team(a))
+#pragma omp parallel for schedule(static) \
+    num_threads(tsrk_cpu_team(context, a->batch * a->seq * a->heads * a->dim))
         for (int64_t t = 0; t < a->seq; t++) {
             rope_position(a, freq, t, begin, n);
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_rope_table(const tsrk_rope_table *args)
+tsr_status tsrk_cpu_rope_table(const tsrk_rope_table *args, const tsrk_context *context)
 {
     const tsrk_rope_table *a = args;
     double freq[HALF_MAX];
@@ -145,7 +142,7 @@ void tsrk_cpu_rope_table(const tsrk_rope_table *args)
     for (int64_t begin = 0; begin < half; begin += HALF_MAX) {
         int64_t n = half - begin < HALF_MAX ? half - begin : HALF_MAX;
         frequencies(freq, a->theta, a->dim, begin, n);
-#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(a->seq * a->dim))
+#pragma omp parallel for schedule(static) num_threads(tsrk_cpu_team(context, a->seq * a->dim))
         for (int64_t t = 0; t < a->seq; t++) {
             float *table = a->table + (2 * ((t * half) + begin));
             for (int64_t i = 0; i < n; i++) {
@@ -155,4 +152,5 @@ void tsrk_cpu_rope_table(const tsrk_rope_table *args)
             }
         }
     }
+    return TSR_OK;
 }

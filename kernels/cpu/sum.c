@@ -104,11 +104,11 @@ static void sum_row(const tsrk_sum *args, int64_t o)
     put(args, o, &total, 1);
 }
 
-void tsrk_cpu_sum(const tsrk_sum *args)
+tsr_status tsrk_cpu_sum(const tsrk_sum *args, const tsrk_context *context)
 {
     int64_t blocks = (args->inner + SUM_COLS - 1) / SUM_COLS;
     int64_t elements = args->outer * args->mid * args->inner;
-#pragma omp parallel for num_threads(tsrk_cpu_team(elements)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, elements)) schedule(static)
     for (int64_t task = 0; task < args->outer * blocks; task++) {
         int64_t col = task % blocks * SUM_COLS;
         if (args->inner == 1) {
@@ -117,6 +117,7 @@ void tsrk_cpu_sum(const tsrk_sum *args)
             sum_columns(args, task / blocks, col, at_most(args->inner - col, SUM_COLS));
         }
     }
+    return TSR_OK;
 }
 
 /* ---- products ---- */
@@ -162,7 +163,7 @@ static void multiply_chunk(const tsrk_multiply *args, int64_t at, int64_t b_at, 
     tsrk_cpu_finish(args->y, args->y_type, at, args->accumulate, y, n);
 }
 
-void tsrk_cpu_multiply(const tsrk_multiply *args)
+tsr_status tsrk_cpu_multiply(const tsrk_multiply *args, const tsrk_context *context)
 {
     bool one = args->inner == 1 && args->mid > 1;
     bool flat = args->mid == 1;
@@ -171,11 +172,12 @@ void tsrk_cpu_multiply(const tsrk_multiply *args)
     int64_t elements = args->outer * args->mid * args->inner;
     int64_t row = rows > 0 ? elements / rows : 0;
     int64_t chunks = tsrk_cpu_chunk_count(row);
-#pragma omp parallel for num_threads(tsrk_cpu_team(elements)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, elements)) schedule(static)
     for (int64_t task = 0; task < rows * chunks; task++) {
         int64_t r = task / chunks;
         int64_t i = task % chunks * CHUNK;
         int64_t b_at = one ? r : flat ? i : (r / args->mid * row) + i;
         multiply_chunk(args, (r * row) + i, b_at, one, at_most(row - i, CHUNK));
     }
+    return TSR_OK;
 }

@@ -10,10 +10,9 @@
 #include "kernels/cpu/cpu_priv.h"
 
 #define TSRK_THUNK(upper, lower) \
-    static void run_##lower(const void *args, void *stream) \
+    static tsr_status run_##lower(const void *args, const tsrk_context *context) \
     { \
-        (void)stream; \
-        tsrk_cpu_##lower(args); \
+        return tsrk_cpu_##lower(args, context); \
     }
 TSRK_MAP(TSRK_THUNK)
 #undef TSRK_THUNK

@@ -20,8 +20,9 @@ static int64_t chunk_left(int64_t cols, int64_t col)
     return cols - col < CHUNK ? cols - col : CHUNK;
 }
 
-void tsrk_cpu_check_ids(const tsrk_check_ids *args)
+tsr_status tsrk_cpu_check_ids(const tsrk_check_ids *args, const tsrk_context *context)
 {
+    (void)context;
     for (int64_t i = 0; *args->found == 0.0 && i < args->n; i++) {
         const int32_t id = args->ids[i];
 
@@ -33,16 +34,19 @@ void tsrk_cpu_check_ids(const tsrk_check_ids *args)
             *args->found = 1.0;
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_count_labels(const tsrk_count_labels *args)
+tsr_status tsrk_cpu_count_labels(const tsrk_count_labels *args, const tsrk_context *context)
 {
+    (void)context;
     int64_t count = 0;
 #pragma omp simd reduction(+ : count)
     for (int64_t i = 0; i < args->n; i++) {
         count += tsrk_label_counts(args->labels[i], args->ignore_index, args->limit) ? 1 : 0;
     }
     *args->out = (double)count + (args->accumulate ? *args->out : 0.0);
+    return TSR_OK;
 }
 
 static float max_of(const float *x, int64_t n, float max)
@@ -74,9 +78,10 @@ static void scaled_exp(float *out, const float *x, int64_t n, float shift, float
     }
 }
 
-void tsrk_cpu_xent_max(const tsrk_xent_max *args)
+tsr_status tsrk_cpu_xent_max(const tsrk_xent_max *args, const tsrk_context *context)
 {
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         float buffer[CHUNK];
         float max = -INFINITY;
@@ -87,11 +92,13 @@ void tsrk_cpu_xent_max(const tsrk_xent_max *args)
         }
         args->row_max[r] = max;
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_xent_sum(const tsrk_xent_sum *args)
+tsr_status tsrk_cpu_xent_sum(const tsrk_xent_sum *args, const tsrk_context *context)
 {
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         float buffer[CHUNK];
         double sum = 0.0;
@@ -110,10 +117,12 @@ void tsrk_cpu_xent_sum(const tsrk_xent_sum *args)
         args->row_sum[r] = (float)sum;
         args->row_target[r] = target;
     }
+    return TSR_OK;
 }
 
-void tsrk_cpu_xent_loss(const tsrk_xent_loss *args)
+tsr_status tsrk_cpu_xent_loss(const tsrk_xent_loss *args, const tsrk_context *context)
 {
+    (void)context;
     double sum = 0.0;
     for (int64_t r = 0; r < args->rows; r++) {
         double log_sum = log((double)args->row_sum[r]);
@@ -123,6 +132,7 @@ void tsrk_cpu_xent_loss(const tsrk_xent_loss *args)
                    : 0.0;
     }
     *args->loss = *args->count > 0.0 ? (float)(sum / *args->count) : 0.0F;
+    return TSR_OK;
 }
 
 /* Gradient of one row that counts. */
@@ -151,12 +161,13 @@ static void gradient_row(const tsrk_xent_bwd *args, int64_t r, float factor)
     }
 }
 
-void tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args)
+tsr_status tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args, const tsrk_context *context)
 {
     double count = *args->count;
     float factor = count > 0.0 ? (float)((double)*args->dloss / count) : 0.0F;
     size_t row_bytes = (size_t)args->cols * tsrk_cpu_size(args->type);
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         if (!tsrk_label_counts(args->labels[r], args->ignore_index, args->limit) || count <= 0.0) {
             memset(tsrk_cpu_at_mut(args->dlogits, args->type, r * args->cols), 0, row_bytes);
@@ -164,6 +175,7 @@ void tsrk_cpu_xent_bwd(const tsrk_xent_bwd *args)
             gradient_row(args, r, factor);
         }
     }
+    return TSR_OK;
 }
 
 /* ---- softmax ---- */
@@ -199,12 +211,14 @@ static void softmax_row(const tsrk_softmax *args, int64_t r)
     }
 }
 
-void tsrk_cpu_softmax(const tsrk_softmax *args)
+tsr_status tsrk_cpu_softmax(const tsrk_softmax *args, const tsrk_context *context)
 {
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         softmax_row(args, r);
     }
+    return TSR_OK;
 }
 
 static float dot(const float *a, const float *b, int64_t n)
@@ -248,10 +262,12 @@ static void softmax_bwd_row(const tsrk_softmax_bwd *args, int64_t r)
     }
 }
 
-void tsrk_cpu_softmax_bwd(const tsrk_softmax_bwd *args)
+tsr_status tsrk_cpu_softmax_bwd(const tsrk_softmax_bwd *args, const tsrk_context *context)
 {
-#pragma omp parallel for num_threads(tsrk_cpu_team(args->rows * args->cols)) schedule(static)
+#pragma omp parallel for num_threads(tsrk_cpu_team(context, args->rows * args->cols)) \
+    schedule(static)
     for (int64_t r = 0; r < args->rows; r++) {
         softmax_bwd_row(args, r);
     }
+    return TSR_OK;
 }

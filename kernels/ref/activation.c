@@ -55,33 +55,36 @@ static double slope_of(tsrk_function function, double from)
     }
 }
 
-void tsrk_ref_pointwise(const tsrk_pointwise *args)
+tsr_status tsrk_ref_pointwise(const tsrk_pointwise *args)
 {
     for (int64_t i = 0; i < args->n; i++) {
         double x = tsrk_ref_load(args->x, args->type, i);
         tsrk_ref_store(args->y, args->type, i, value_of(args->function, x));
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_pointwise_bwd(const tsrk_pointwise_bwd *args)
+tsr_status tsrk_ref_pointwise_bwd(const tsrk_pointwise_bwd *args)
 {
     for (int64_t i = 0; i < args->n; i++) {
         double dy = tsrk_ref_load(args->dy, args->type, i);
         double slope = slope_of(args->function, tsrk_ref_load(args->from, args->type, i));
         tsrk_ref_put(args->dx, args->type, i, dy * slope, args->accumulate);
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_silu_mul(const tsrk_silu_mul *args)
+tsr_status tsrk_ref_silu_mul(const tsrk_silu_mul *args)
 {
     for (int64_t i = 0; i < args->n; i++) {
         double z = tsrk_ref_load(args->gate, args->type, i);
         double up = tsrk_ref_load(args->up, args->type, i);
         tsrk_ref_store(args->y, args->type, i, z / (1.0 + exp(-z)) * up);
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
+tsr_status tsrk_ref_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
 {
     for (int64_t i = 0; i < args->n; i++) {
         double z = tsrk_ref_load(args->gate, args->type, i);
@@ -92,4 +95,5 @@ void tsrk_ref_silu_mul_bwd(const tsrk_silu_mul_bwd *args)
         tsrk_ref_put(args->dgate, args->type, i, dy * up * slope, args->accumulate_dgate);
         tsrk_ref_put(args->dup, args->type, i, dy * z * s, args->accumulate_dup);
     }
+    return TSR_OK;
 }

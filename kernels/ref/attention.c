@@ -88,7 +88,7 @@ static void forward_row(const tsrk_attention *args, int64_t b, int64_t h, int64_
     }
 }
 
-void tsrk_ref_attention(const tsrk_attention *args)
+tsr_status tsrk_ref_attention(const tsrk_attention *args)
 {
     for (int64_t b = 0; b < args->batch; b++) {
         for (int64_t h = 0; h < args->heads; h++) {
@@ -97,6 +97,7 @@ void tsrk_ref_attention(const tsrk_attention *args)
             }
         }
     }
+    return TSR_OK;
 }
 
 /* p_ij and ds_ij of the query at row iq, which sees keys, and the key at row ik. Where it sees one
@@ -165,7 +166,7 @@ static void backward_key(const tsrk_attention_bwd *args, int64_t b, int64_t g, i
     }
 }
 
-void tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
+tsr_status tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
 {
     for (int64_t b = 0; b < args->batch; b++) {
         for (int64_t t = 0; t < args->seq; t++) {
@@ -179,4 +180,5 @@ void tsrk_ref_attention_bwd(const tsrk_attention_bwd *args)
             }
         }
     }
+    return TSR_OK;
 }

@@ -7,7 +7,7 @@
  */
 #include "kernels/kernels.h"
 
-void tsrk_ref_custom(const tsrk_custom *args)
+tsr_status tsrk_ref_custom(const tsrk_custom *args)
 {
-    args->run(args->args);
+    return args->run(args->args);
 }

@@ -15,7 +15,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_dropout(const tsrk_dropout *args)
+tsr_status tsrk_ref_dropout(const tsrk_dropout *args)
 {
     const tsrk_dropout *a = args;
     double threshold = floor((double)a->p * 4294967296.0 + 0.5);
@@ -32,4 +32,5 @@ void tsrk_ref_dropout(const tsrk_dropout *args)
             }
         }
     }
+    return TSR_OK;
 }

@@ -10,16 +10,17 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_add(const tsrk_add *args)
+tsr_status tsrk_ref_add(const tsrk_add *args)
 {
     for (int64_t i = 0; i < args->n; i++) {
         double a = tsrk_ref_load(args->a, args->a_type, i);
         double b = tsrk_ref_load(args->b, args->b_type, i);
         tsrk_ref_store(args->y, args->y_type, i, a + b);
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_scale(const tsrk_scale *args)
+tsr_status tsrk_ref_scale(const tsrk_scale *args)
 {
     double factor = (double)args->factor;
     if (args->device_factor) {
@@ -29,19 +30,21 @@ void tsrk_ref_scale(const tsrk_scale *args)
         double x = tsrk_ref_load(args->x, args->x_type, i);
         tsrk_ref_put(args->y, args->y_type, i, x * factor, args->accumulate);
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_zero(const tsrk_zero *args)
+tsr_status tsrk_ref_zero(const tsrk_zero *args)
 {
     if (args->bytes > 0) {
         memset(args->out, 0, args->bytes);
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_copy_blocks(const tsrk_copy_blocks *args)
+tsr_status tsrk_ref_copy_blocks(const tsrk_copy_blocks *args)
 {
     if (args->inner_bytes == 0) {
-        return;
+        return TSR_OK;
     }
     const char *src = args->src;
     char *dst = args->dst;
@@ -51,4 +54,5 @@ void tsrk_ref_copy_blocks(const tsrk_copy_blocks *args)
                    src + o * args->src_outer_stride + m * args->src_mid_stride, args->inner_bytes);
         }
     }
+    return TSR_OK;
 }

@@ -19,7 +19,7 @@ static int64_t local_row(int32_t id, int64_t begin, int64_t table_rows)
     return row >= 0 && row < table_rows ? row : -1;
 }
 
-void tsrk_ref_embedding(const tsrk_embedding *args)
+tsr_status tsrk_ref_embedding(const tsrk_embedding *args)
 {
     for (int64_t r = 0; r < args->rows; r++) {
         int64_t row = local_row(args->ids[r], args->begin, args->table_rows);
@@ -29,6 +29,7 @@ void tsrk_ref_embedding(const tsrk_embedding *args)
             tsrk_ref_store(args->y, args->type, (r * args->cols) + j, value);
         }
     }
+    return TSR_OK;
 }
 
 /* Sum of column j of dy over the rows whose id selects row of the piece. */
@@ -43,7 +44,7 @@ static double sum_of_row(const tsrk_embedding_bwd *args, int64_t row, int64_t j)
     return sum;
 }
 
-void tsrk_ref_embedding_bwd(const tsrk_embedding_bwd *args)
+tsr_status tsrk_ref_embedding_bwd(const tsrk_embedding_bwd *args)
 {
     for (int64_t row = 0; row < args->table_rows; row++) {
         for (int64_t j = 0; j < args->cols; j++) {
@@ -51,9 +52,10 @@ void tsrk_ref_embedding_bwd(const tsrk_embedding_bwd *args)
                          sum_of_row(args, row, j), args->accumulate);
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_add_position(const tsrk_add_position *args)
+tsr_status tsrk_ref_add_position(const tsrk_add_position *args)
 {
     for (int64_t b = 0; b < args->batch; b++) {
         for (int64_t t = 0; t < args->seq; t++) {
@@ -66,9 +68,10 @@ void tsrk_ref_add_position(const tsrk_add_position *args)
             }
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_add_position_bwd(const tsrk_add_position_bwd *args)
+tsr_status tsrk_ref_add_position_bwd(const tsrk_add_position_bwd *args)
 {
     for (int64_t row = 0; row < args->table_rows; row++) {
         int64_t t = row - args->first;
@@ -82,4 +85,5 @@ void tsrk_ref_add_position_bwd(const tsrk_add_position_bwd *args)
                          args->accumulate);
         }
     }
+    return TSR_OK;
 }

@@ -12,7 +12,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_init_normal(const tsrk_init_normal *args)
+tsr_status tsrk_ref_init_normal(const tsrk_init_normal *args)
 {
     const tsrk_init_normal *a = args;
     for (int64_t r = 0; r < a->rows; r++) {
@@ -26,4 +26,5 @@ void tsrk_ref_init_normal(const tsrk_init_normal *args)
             a->out[r * a->cols + c] = value;
         }
     }
+    return TSR_OK;
 }

@@ -30,10 +30,11 @@ static void product(const tsrk_matmul *args, int64_t item)
     }
 }
 
-void tsrk_ref_matmul(const tsrk_matmul *args)
+tsr_status tsrk_ref_matmul(const tsrk_matmul *args)
 {
     int64_t count = args->batch > 0 ? args->batch : 1;
     for (int64_t item = 0; item < count; item++) {
         product(args, item);
     }
+    return TSR_OK;
 }

@@ -17,7 +17,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_layernorm(const tsrk_layernorm *args)
+tsr_status tsrk_ref_layernorm(const tsrk_layernorm *args)
 {
     const tsrk_layernorm *a = args;
     for (int64_t r = 0; r < a->rows; r++) {
@@ -43,6 +43,7 @@ void tsrk_ref_layernorm(const tsrk_layernorm *args)
         a->mean[r] = (float)mean;
         a->rstd[r] = (float)rstd;
     }
+    return TSR_OK;
 }
 
 static void layernorm_dx(const tsrk_layernorm_bwd *a)
@@ -67,7 +68,7 @@ static void layernorm_dx(const tsrk_layernorm_bwd *a)
     }
 }
 
-void tsrk_ref_layernorm_bwd(const tsrk_layernorm_bwd *args)
+tsr_status tsrk_ref_layernorm_bwd(const tsrk_layernorm_bwd *args)
 {
     const tsrk_layernorm_bwd *a = args;
     for (int64_t c = 0; c < a->cols; c++) {
@@ -87,9 +88,10 @@ void tsrk_ref_layernorm_bwd(const tsrk_layernorm_bwd *args)
         }
     }
     layernorm_dx(a);
+    return TSR_OK;
 }
 
-void tsrk_ref_rmsnorm(const tsrk_rmsnorm *args)
+tsr_status tsrk_ref_rmsnorm(const tsrk_rmsnorm *args)
 {
     const tsrk_rmsnorm *a = args;
     for (int64_t r = 0; r < a->rows; r++) {
@@ -108,6 +110,7 @@ void tsrk_ref_rmsnorm(const tsrk_rmsnorm *args)
         }
         a->rstd[r] = (float)rstd;
     }
+    return TSR_OK;
 }
 
 static void rmsnorm_dx(const tsrk_rmsnorm_bwd *a)
@@ -129,7 +132,7 @@ static void rmsnorm_dx(const tsrk_rmsnorm_bwd *a)
     }
 }
 
-void tsrk_ref_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args)
+tsr_status tsrk_ref_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args)
 {
     const tsrk_rmsnorm_bwd *a = args;
     for (int64_t c = 0; a->dgain && c < a->cols; c++) {
@@ -141,4 +144,5 @@ void tsrk_ref_rmsnorm_bwd(const tsrk_rmsnorm_bwd *args)
         tsrk_ref_put(a->dgain, a->grad_type, c, dgain, a->accumulate_dgain);
     }
     rmsnorm_dx(a);
+    return TSR_OK;
 }

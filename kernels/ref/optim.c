@@ -10,7 +10,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_sum_squares(const tsrk_sum_squares *args)
+tsr_status tsrk_ref_sum_squares(const tsrk_sum_squares *args)
 {
     double sum = args->accumulate ? *args->out : 0.0;
     for (int64_t i = 0; i < args->n; i++) {
@@ -22,9 +22,10 @@ void tsrk_ref_sum_squares(const tsrk_sum_squares *args)
         }
     }
     *args->out = sum;
+    return TSR_OK;
 }
 
-void tsrk_ref_clip(const tsrk_clip *args)
+tsr_status tsrk_ref_clip(const tsrk_clip *args)
 {
     double loss_scale = args->loss_scale ? (double)*args->loss_scale : 1.0;
     double total = *args->total;
@@ -43,9 +44,10 @@ void tsrk_ref_clip(const tsrk_clip *args)
     if (args->skipped) {
         *args->skipped += *args->skip - before;
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_loss_scale(const tsrk_loss_scale *args)
+tsr_status tsrk_ref_loss_scale(const tsrk_loss_scale *args)
 {
     double scale = (double)args->now->scale;
     tsrk_scale_state next = *args->now;
@@ -60,20 +62,22 @@ void tsrk_ref_loss_scale(const tsrk_loss_scale *args)
         next = (tsrk_scale_state){.scale = (float)fmin(args->max, scale * args->growth)};
     }
     *args->next = next;
+    return TSR_OK;
 }
 
-void tsrk_ref_count_update(const tsrk_count_update *args)
+tsr_status tsrk_ref_count_update(const tsrk_count_update *args)
 {
     if (!args->skip || *args->skip == 0) {
         ++*args->count;
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_adamw(const tsrk_adamw *args)
+tsr_status tsrk_ref_adamw(const tsrk_adamw *args)
 {
     const tsrk_adamw *a = args;
     if (a->skip && *a->skip) {
-        return;
+        return TSR_OK;
     }
     double scale = a->scale ? (double)*a->scale : 1.0;
     double t = (double)*a->step;
@@ -89,13 +93,14 @@ void tsrk_ref_adamw(const tsrk_adamw *args)
         a->m[i] = (float)m;
         a->v[i] = (float)v;
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_sgd(const tsrk_sgd *args)
+tsr_status tsrk_ref_sgd(const tsrk_sgd *args)
 {
     const tsrk_sgd *a = args;
     if (a->skip && *a->skip) {
-        return;
+        return TSR_OK;
     }
     double scale = a->scale ? (double)*a->scale : 1.0;
     for (int64_t i = 0; i < a->n; i++) {
@@ -109,4 +114,5 @@ void tsrk_ref_sgd(const tsrk_sgd *args)
         }
         a->p[i] = (float)(p - a->lr * step);
     }
+    return TSR_OK;
 }

@@ -19,7 +19,7 @@ static double rope_angle(int64_t position, int64_t i, int64_t dim, double theta)
     return (double)position * pow(theta, -2.0 * (double)i / (double)dim);
 }
 
-void tsrk_ref_rope_table(const tsrk_rope_table *args)
+tsr_status tsrk_ref_rope_table(const tsrk_rope_table *args)
 {
     int64_t half = args->dim / 2;
     for (int64_t t = 0; t < args->seq; t++) {
@@ -29,6 +29,7 @@ void tsrk_ref_rope_table(const tsrk_rope_table *args)
             args->table[2 * (t * half + i) + 1] = (float)sin(angle);
         }
     }
+    return TSR_OK;
 }
 
 static void rope_turn(const tsrk_rope *a, int64_t b, int64_t t, int64_t i)
@@ -57,7 +58,7 @@ static void rope_turn(const tsrk_rope *a, int64_t b, int64_t t, int64_t i)
     }
 }
 
-void tsrk_ref_rope(const tsrk_rope *args)
+tsr_status tsrk_ref_rope(const tsrk_rope *args)
 {
     for (int64_t b = 0; b < args->batch; b++) {
         for (int64_t t = 0; t < args->seq; t++) {
@@ -66,4 +67,5 @@ void tsrk_ref_rope(const tsrk_rope *args)
             }
         }
     }
+    return TSR_OK;
 }

@@ -11,7 +11,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_sum(const tsrk_sum *args)
+tsr_status tsrk_ref_sum(const tsrk_sum *args)
 {
     for (int64_t o = 0; o < args->outer; o++) {
         for (int64_t i = 0; i < args->inner; i++) {
@@ -25,9 +25,10 @@ void tsrk_ref_sum(const tsrk_sum *args)
                          (double)args->factor * sum, args->accumulate);
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_multiply(const tsrk_multiply *args)
+tsr_status tsrk_ref_multiply(const tsrk_multiply *args)
 {
     for (int64_t o = 0; o < args->outer; o++) {
         for (int64_t m = 0; m < args->mid; m++) {
@@ -40,4 +41,5 @@ void tsrk_ref_multiply(const tsrk_multiply *args)
             }
         }
     }
+    return TSR_OK;
 }

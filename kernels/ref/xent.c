@@ -15,7 +15,7 @@
 
 #include "kernels/kernels.h"
 
-void tsrk_ref_check_ids(const tsrk_check_ids *args)
+tsr_status tsrk_ref_check_ids(const tsrk_check_ids *args)
 {
     for (int64_t i = 0; *args->found == 0.0 && i < args->n; i++) {
         const int32_t id = args->ids[i];
@@ -28,18 +28,20 @@ void tsrk_ref_check_ids(const tsrk_check_ids *args)
             *args->found = 1.0;
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_count_labels(const tsrk_count_labels *args)
+tsr_status tsrk_ref_count_labels(const tsrk_count_labels *args)
 {
     double count = args->accumulate ? *args->out : 0.0;
     for (int64_t i = 0; i < args->n; i++) {
         count += tsrk_label_counts(args->labels[i], args->ignore_index, args->limit) ? 1.0 : 0.0;
     }
     *args->out = count;
+    return TSR_OK;
 }
 
-void tsrk_ref_xent_max(const tsrk_xent_max *args)
+tsr_status tsrk_ref_xent_max(const tsrk_xent_max *args)
 {
     for (int64_t r = 0; r < args->rows; r++) {
         double max = -(double)INFINITY;
@@ -49,9 +51,10 @@ void tsrk_ref_xent_max(const tsrk_xent_max *args)
         }
         args->row_max[r] = (float)max;
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_xent_sum(const tsrk_xent_sum *args)
+tsr_status tsrk_ref_xent_sum(const tsrk_xent_sum *args)
 {
     for (int64_t r = 0; r < args->rows; r++) {
         int64_t label = (int64_t)args->labels[r] - args->begin;
@@ -66,9 +69,10 @@ void tsrk_ref_xent_sum(const tsrk_xent_sum *args)
         args->row_sum[r] = (float)sum;
         args->row_target[r] = (float)target;
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_xent_loss(const tsrk_xent_loss *args)
+tsr_status tsrk_ref_xent_loss(const tsrk_xent_loss *args)
 {
     double sum = 0.0;
     for (int64_t r = 0; r < args->rows; r++) {
@@ -79,9 +83,10 @@ void tsrk_ref_xent_loss(const tsrk_xent_loss *args)
         }
     }
     *args->loss = *args->count > 0.0 ? (float)(sum / *args->count) : 0.0F;
+    return TSR_OK;
 }
 
-void tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
+tsr_status tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
 {
     double factor = *args->count > 0.0 ? (double)*args->dloss / *args->count : 0.0;
     for (int64_t r = 0; r < args->rows; r++) {
@@ -95,11 +100,12 @@ void tsrk_ref_xent_bwd(const tsrk_xent_bwd *args)
             tsrk_ref_store(args->dlogits, args->type, i, counts ? gradient : 0.0);
         }
     }
+    return TSR_OK;
 }
 
 /* ---- softmax ---- */
 
-void tsrk_ref_softmax(const tsrk_softmax *args)
+tsr_status tsrk_ref_softmax(const tsrk_softmax *args)
 {
     for (int64_t r = 0; r < args->rows; r++) {
         double max = -(double)INFINITY;
@@ -116,9 +122,10 @@ void tsrk_ref_softmax(const tsrk_softmax *args)
             tsrk_ref_store(args->y, args->type, at, exp(x - max) / sum);
         }
     }
+    return TSR_OK;
 }
 
-void tsrk_ref_softmax_bwd(const tsrk_softmax_bwd *args)
+tsr_status tsrk_ref_softmax_bwd(const tsrk_softmax_bwd *args)
 {
     for (int64_t r = 0; r < args->rows; r++) {
         double mean = 0.0;
@@ -134,4 +141,5 @@ void tsrk_ref_softmax_bwd(const tsrk_softmax_bwd *args)
             tsrk_ref_put(args->dx, args->type, at, y * (dy - mean), args->accumulate);
         }
     }
+    return TSR_OK;
 }

@@ -194,11 +194,12 @@ typedef struct host_args {
 
 _Static_assert(sizeof(host_args) <= TSRK_CUSTOM_ARGS_BYTES, "arguments of a call of the host");
 
-static void run_on_host(const void *args)
+static tsr_status run_on_host(const void *args)
 {
     const host_args *host = args;
 
     host->run(&host->work);
+    return TSR_OK;
 }
 
 static tsr_op_piece piece_of(const tsr_dtensor *tensor, void *data)

@@ -197,6 +197,8 @@ struct tsr_backend {
      * stream's first failure. */
     tsr_status (*stream_sync)(tsr_stream *stream);
     bool (*event_done)(tsr_event event);
+    /* A kernel that fails stops its stream: that status is what this call, or a later one on the
+     * stream, and stream_sync return, and what waits for the stream fails with. */
     tsr_status (*launch)(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
     /* Host memory to or from a buffer. write copies host before it returns; read blocks. */
     tsr_status (*write)(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,

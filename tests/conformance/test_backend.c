@@ -224,6 +224,45 @@ static void check_launch(const char *name)
     backend_rig_close(&r, 0);
 }
 
+static tsr_status fail_here(const void *args)
+{
+    (void)args;
+    return TSR_RAISE(TSR_ERR_UNSUPPORTED, "a kernel that cannot");
+}
+
+/* A kernel's failure is its stream's, and of nobody who does not wait for that. */
+static void check_kernel_fails(const char *name)
+{
+    backend_rig r;
+    tsr_buffer *x = NULL;
+    if (!backend_rig_open(name, &r)) {
+        return;
+    }
+    REQUIRE_OK(backend_rig_floats(&r, 8, &x));
+    const tsr_status expected = r.executes ? TSR_ERR_UNSUPPORTED : TSR_OK;
+    tsr_stream *failing = r.streams[TSRI_STREAM_REDUCE];
+    const tsrk_custom args = {.run = fail_here};
+    tsri_call call = {.stream = failing, .label = "fails"};
+    tsr_status status = TSRI_LAUNCH(&call, CUSTOM, &args); /* at once, or later */
+    CHECK(status == TSR_OK || status == expected);
+    CHECK_STATUS(expected, tsri_stream_sync(failing));
+    CHECK_STATUS(expected, backend_rig_scale(failing, x, 0, x, 0, 0, 1.0F));
+    CHECK_STATUS(expected, tsri_stream_sync(failing));
+    CHECK_OK(backend_rig_scale(r.streams[TSRI_STREAM_COPY], x, 4, x, 4, 4, 1.0F));
+    CHECK_OK(tsri_stream_sync(r.streams[TSRI_STREAM_COPY]));
+    status = tsri_stream_wait(r.streams[TSRI_STREAM_COPY], tsri_event_record(failing));
+    CHECK(status == TSR_OK || status == expected);
+    CHECK_STATUS(status == TSR_OK ? expected : TSR_OK,
+                 tsri_stream_sync(r.streams[TSRI_STREAM_COPY]));
+    /* On compute too, which a backend may run in the call itself. */
+    tsri_call here = {.stream = r.streams[TSRI_STREAM_COMPUTE], .label = "fails"};
+    status = TSRI_LAUNCH(&here, CUSTOM, &args);
+    CHECK(status == TSR_OK || status == expected);
+    CHECK_STATUS(expected, tsri_stream_sync(here.stream));
+    tsri_buffer_release(&x);
+    backend_rig_close(&r, 0);
+}
+
 /* A value handed from stream to stream, doubled at each, and far longer than any queue. */
 static void check_events_order(const char *name)
 {
@@ -417,6 +456,11 @@ static void test_launch(void)
     backend_rig_over_all(check_launch);
 }
 
+static void test_kernel_fails(void)
+{
+    backend_rig_over_all(check_kernel_fails);
+}
+
 static void test_events_order(void)
 {
     backend_rig_over_all(check_events_order);
@@ -443,6 +487,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"copy", test_copy},
     {"empty_ranges", test_empty_ranges},
     {"launch", test_launch},
+    {"kernel_fails", test_kernel_fails},
     {"events_order", test_events_order},
     {"sync_covers_waits", test_sync_covers_waits},
     {"recording", test_recording},

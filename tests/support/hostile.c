@@ -11,7 +11,6 @@
 #include "backend/cpu/cpu.h"
 #include "base/base.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,7 +208,6 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
             return tsr_error_pass(status, __FILE__, __LINE__, __func__);
         }
     }
-    omp_set_num_threads(device->head.threads);
     *out = &device->head;
     return TSR_OK;
 }

@@ -14,7 +14,6 @@
 #include "backend/recorder.h"
 #include "base/base.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -172,6 +171,21 @@ static bool run_wait(hostile_stream *stream, const hostile_op *op)
     return true;
 }
 
+static bool run_launch(hostile_stream *stream, const hostile_op *op, double begin)
+{
+    const tsr_device *device = stream->head.device;
+    const tsrk_context context = {.threads = device->threads};
+    const tsr_status status = device->kernels->fn[op->kernel](op->owned, &context);
+
+    if (status != TSR_OK) {
+        fail(stream, status);
+        return true;
+    }
+    tsri_record_time(stream->head.device, stream->head.kind, op->seq, begin, tsri_now_s());
+    pop(stream);
+    return true;
+}
+
 static bool run_collective(hostile_stream *stream, hostile_op *op)
 {
     bool moved = false;
@@ -205,8 +219,7 @@ static bool run_next(hostile_stream *stream)
     case HOSTILE_COLLECTIVE:
         return run_collective(stream, op);
     case HOSTILE_LAUNCH:
-        stream->head.device->kernels->fn[op->kernel](op->owned, NULL);
-        break;
+        return run_launch(stream, op, begin);
     case HOSTILE_WRITE:
     case HOSTILE_READ:
     case HOSTILE_COPY:
@@ -338,7 +351,6 @@ static void *drive(void *context)
     unsigned seen = 0;
     double since = tsri_now_s();
 
-    omp_set_num_threads(device->head.threads); /* of this thread's kernels */
     while (!atomic_load(&device->closing)) {
         (void)nanosleep(&tick, NULL);
         if (atomic_load(&device->calls) != seen) {

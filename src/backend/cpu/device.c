@@ -9,7 +9,6 @@
 #include "backend/boot/boot.h"
 #include "backend/cpu/cpu.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +117,6 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
     TSR_TRY_GOTO(
         status, tsri_alloc((size_t)options->world_size, sizeof *device->peer, &device->peer), fail);
     TSR_TRY_GOTO(status, tsri_cpu_peers_open(device, options->transport), fail);
-    omp_set_num_threads(device->head.threads);
     *out = &device->head;
     return TSR_OK;
 

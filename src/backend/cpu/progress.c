@@ -12,7 +12,6 @@
 
 #include "backend/recorder.h"
 
-#include <omp.h>
 #include <signal.h>
 #include <string.h>
 
@@ -38,6 +37,9 @@ static bool step_copy(const tsri_cpu_device *device, tsri_cpu_entry *entry)
     return bytes == left;
 }
 
+/* Beside compute, which has the others. */
+static const tsrk_context one_thread = {.threads = 1};
+
 static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
                              tsri_cpu_entry *entry, tsri_cpu_activity *activity, bool *done_out)
 {
@@ -50,7 +52,8 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
         activity->pending = activity->pending || !*done_out;
         return TSR_OK;
     case TSRI_CPU_LAUNCH:
-        device->head.kernels->fn[entry->as.launch.kernel](entry->as.launch.args, NULL);
+        TSR_TRY(
+            device->head.kernels->fn[entry->as.launch.kernel](entry->as.launch.args, &one_thread));
         break;
     case TSRI_CPU_WRITE:
         memcpy(entry->as.write.to, entry->as.write.from, entry->as.write.bytes);
@@ -118,7 +121,6 @@ static void *progress_main(void *argument)
     tsri_cpu_device *device = argument;
     int looks = 0;
 
-    omp_set_num_threads(1);
     while (!atomic_load(&device->stop)) {
         tsri_cpu_activity activity = {0};
         uint32_t seen = tsri_cpu_bell(device);

@@ -204,7 +204,13 @@ tsr_status tsri_cpu_launch(tsr_stream *stream, tsrk_id kernel, const void *args,
     TSR_TRY(tsri_cpu_stream_check(mine));
     if (mine->queue == NULL) {
         double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
-        device->head.kernels->fn[kernel](args, NULL);
+        const tsrk_context context = {.threads = device->head.threads};
+        const tsr_status status = device->head.kernels->fn[kernel](args, &context);
+
+        if (status != TSR_OK) {
+            tsri_cpu_stream_fail(device, mine, status);
+            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
+        }
         tsri_cpu_record(mine, stream->enqueued, begin);
         return TSR_OK;
     }

@@ -120,7 +120,7 @@ static void casts_round_to_even(void)
     };
     uint16_t narrow[N];
     float back[N];
-    void (*const scales[])(const tsrk_scale *) = {tsrk_ref_scale, tsrk_cpu_scale};
+    tsr_status (*const scales[])(const tsrk_scale *) = {tsrk_ref_scale, tsrk_cpu_scale};
     for (int k = 0; k < 2; k++) {
         tsrk_scale args = {
             .x = x, .y = narrow, .n = N, .factor = 1.0F, .x_type = TSR_F32, .y_type = TSR_BF16};

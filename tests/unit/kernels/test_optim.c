@@ -23,8 +23,8 @@
 #define UNIT  0x1p-24
 #define WIDTH 7 /* numbers in a golden trajectory */
 
-typedef void (*adamw_fn)(const tsrk_adamw *args);
-typedef void (*sgd_fn)(const tsrk_sgd *args);
+typedef tsr_status (*adamw_fn)(const tsrk_adamw *args);
+typedef tsr_status (*sgd_fn)(const tsrk_sgd *args);
 
 static double number(const tsr_golden *json, int c, const char *key)
 {
@@ -380,7 +380,7 @@ static void other_norms(void)
 
 static void clip_of_other_norms(void)
 {
-    void (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
+    tsr_status (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
     for (int k = 0; k < 2; k++) {
         const double total = 9.0;
         double norm = 0.0;
@@ -415,7 +415,7 @@ static void clip_cases(void)
         {(double)INFINITY, 3.0, 1.0, (double)INFINITY, 0.0F, 1},
         {(double)INFINITY, -1.0, 0.0, (double)INFINITY, 0.0F, 1},
     };
-    void (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
+    tsr_status (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         for (int k = 0; k < 2; k++) {
             double norm = -1.0;
@@ -476,7 +476,7 @@ static void clip_takes_the_loss_scale_off(void)
 /* Clips of one step all hold, and it is skipped once. */
 static void clips_of_one_step(void)
 {
-    void (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
+    tsr_status (*const clips[])(const tsrk_clip *) = {tsrk_ref_clip, tsrk_cpu_clip};
     const double total = 25.0;
     const double bad = (double)INFINITY;
     for (int k = 0; k < 2; k++) {
@@ -526,7 +526,8 @@ static void loss_scale_grows_and_backs_off(void)
         {bad, 1, 4.0F, 0},  {none, 1, 1.0F, 0}, {bad, 1, 0.5F, 0},  /* not below min */
         {1.0, 0, 0.5F, 1},  {1.0, 0, 0.5F, 2},  {1.0, 0, 1.0F, 0},
     };
-    void (*const kernels[])(const tsrk_loss_scale *) = {tsrk_ref_loss_scale, tsrk_cpu_loss_scale};
+    tsr_status (*const kernels[])(const tsrk_loss_scale *) = {tsrk_ref_loss_scale,
+                                                              tsrk_cpu_loss_scale};
     for (int k = 0; k < 2; k++) {
         tsrk_scale_state now = {.scale = 8.0F};
         tsrk_scale_state next = {0};
@@ -570,8 +571,8 @@ static void loss_scale_grows_and_backs_off(void)
 
 static void updates_are_counted(void)
 {
-    void (*const kernels[])(const tsrk_count_update *) = {tsrk_ref_count_update,
-                                                          tsrk_cpu_count_update};
+    tsr_status (*const kernels[])(const tsrk_count_update *) = {tsrk_ref_count_update,
+                                                                tsrk_cpu_count_update};
     for (int k = 0; k < 2; k++) {
         int64_t count = 6;
         int32_t skip = 1;

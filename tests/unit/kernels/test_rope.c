@@ -15,7 +15,7 @@
 #include "support/golden.h"
 #include "support/tsr_test.h"
 
-typedef void (*rope_fn)(const tsrk_rope *args);
+typedef tsr_status (*rope_fn)(const tsrk_rope *args);
 
 /* Cosine and sine are rounded, two products and a sum: 4 roundings of size |x0| + |x1|. */
 #define FACTOR 4.0

@@ -44,15 +44,16 @@ static void names(void)
 static void entries_run_their_kernel(void)
 {
     const tsri_kernel_table *tables[] = {tsrk_table_ref(), tsrk_table_cpu()};
+    const tsrk_context context = {.threads = 1};
     for (int t = 0; t < 2; t++) {
         float a[3] = {1.0F, 2.0F, 3.0F};
         float y[3] = {0.0F, 0.0F, 0.0F};
         tsrk_scale scale = {
             .x = a, .y = y, .n = 3, .factor = 2.0F, .x_type = TSR_F32, .y_type = TSR_F32};
-        tables[t]->fn[TSRK_SCALE](&scale, NULL);
+        CHECK_OK(tables[t]->fn[TSRK_SCALE](&scale, &context));
         CHECK_NEAR(y[2], 6.0, 0.0);
         tsrk_zero zero = {.out = y, .bytes = 2 * sizeof y[0]};
-        tables[t]->fn[TSRK_ZERO](&zero, NULL);
+        CHECK_OK(tables[t]->fn[TSRK_ZERO](&zero, &context));
         CHECK_NEAR(y[1], 0.0, 0.0);
         CHECK_NEAR(y[2], 6.0, 0.0);
     }

@@ -22,11 +22,11 @@
 
 /* The kernels of one implementation. */
 typedef struct impl {
-    void (*max)(const tsrk_xent_max *);
-    void (*sum)(const tsrk_xent_sum *);
-    void (*loss)(const tsrk_xent_loss *);
-    void (*bwd)(const tsrk_xent_bwd *);
-    void (*count)(const tsrk_count_labels *);
+    tsr_status (*max)(const tsrk_xent_max *);
+    tsr_status (*sum)(const tsrk_xent_sum *);
+    tsr_status (*loss)(const tsrk_xent_loss *);
+    tsr_status (*bwd)(const tsrk_xent_bwd *);
+    tsr_status (*count)(const tsrk_count_labels *);
 } impl;
 
 static const impl ref = {tsrk_ref_xent_max, tsrk_ref_xent_sum, tsrk_ref_xent_loss,

@@ -64,10 +64,13 @@ typedef enum tsri_mem_kind {
     TSRI_MEM_COUNT
 } tsri_mem_kind;
 
-/** A point in a stream: everything enqueued before it was recorded. A plain value. */
+/** A point in a stream: operations 1..seq of it. A plain value, copied and forgotten freely, so
+ * what a backend keeps of a point it may reuse in the end: the event then stands for a later point
+ * of its stream, which is as safe to wait for. */
 typedef struct tsr_event {
     tsr_stream *stream; /* NULL: always reached */
     uint64_t seq;
+    uint64_t mark; /* what the backend keeps of it; 0: nothing */
 } tsr_event;
 
 typedef enum tsri_coll_kind {
@@ -118,6 +121,16 @@ typedef struct tsri_coll {
  */
 #define TSRI_COLL_MAX_ITEMS 64
 
+/** Newest timed events of a stream that a backend knows the times of. */
+#define TSRI_TIMED_EVENTS 4096
+
+/** Waits of compute as event times tell them (exposed.c); zero: none yet. */
+typedef struct tsri_exposure {
+    struct tsri_span *spans; /* [count], not yet over */
+    int count, capacity;
+    double seconds; /* of those that are */
+} tsri_exposure;
+
 struct tsr_device {
     const tsr_backend *backend;
     struct tsri_recorder *recorder; /* NULL: nothing is recorded */
@@ -125,14 +138,13 @@ struct tsr_device {
     uint64_t next_buffer_id;
     int threads;      /* that a kernel may use */
     double timeout_s; /* limit of one collective's wait */
-    double exposed_s; /* seconds that compute has waited for other streams, or spent in collectives;
-                         counted by executing backends */
     size_t bytes_now, bytes_peak;
     size_t bytes_kind[TSRI_MEM_COUNT];
     size_t host_now, host_peak; /* of the host pool, which those above leave out */
     size_t host_kind[TSRI_MEM_COUNT];
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */
     bool scribbles;        /* test switch: the arena fills what it hands out with NaN */
+    tsri_exposure exposure;
 };
 
 struct tsr_buffer {
@@ -196,7 +208,15 @@ struct tsr_backend {
     /* Blocks until all operations are done and all waits enqueued so far are passed; returns the
      * stream's first failure. */
     tsr_status (*stream_sync)(tsr_stream *stream);
+    /* event has stream and seq: note whatever the backend needs to know the point again, and timed:
+     * to know when the stream came to it. A failure is the stream's. */
+    void (*event_record)(tsr_stream *stream, bool timed, tsr_event *event);
     bool (*event_done)(tsr_event event);
+    /* Blocks until event is reached; returns its stream's failure. */
+    tsr_status (*event_sync)(tsr_event event);
+    /* Seconds between two timed events of a device. TSR_ERR_STATE: one is not timed, not reached,
+     * or no longer known, of at least TSRI_TIMED_EVENTS that each stream has. */
+    tsr_status (*event_elapsed)(tsr_event from, tsr_event to, double *seconds_out);
     /* A kernel that fails stops its stream: that status is what this call, or a later one on the
      * stream, and stream_sync return, and what waits for the stream fails with. */
     tsr_status (*launch)(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
@@ -217,6 +237,9 @@ struct tsr_backend {
     /* Dispatch checked it: counts > 0, 1..TSRI_COLL_MAX_ITEMS items, group size > 1. */
     tsr_status (*collective)(tsr_group *group, const tsri_coll *coll, tsr_stream *stream);
 
+    /* Optional. Seconds that compute has waited for other streams, or spent in collectives of its
+     * own, where the host itself waits. NULL: counted from event times (exposed.c). */
+    double (*exposed_s)(const tsr_device *device);
     /* Optional. As alloc, of host memory that kernels can address; NULL: alloc's is such. */
     tsr_status (*alloc_host)(tsr_device *device, size_t bytes, tsr_buffer **out);
 };

@@ -23,6 +23,13 @@ tsr_status tsri_op_begin(tsr_stream *stream, const tsri_entry *entry, const tsri
 /** The backend refused the operation just begun: take both back. */
 void tsri_op_undo(tsr_stream *stream);
 
+/* ---- exposed time (exposed.c), where the backend counts none ---- */
+
+/** Before compute waits, or begins a collective; what it returns goes to the end. */
+tsr_event tsri_exposed_begin(tsr_stream *stream);
+void tsri_exposed_end(tsr_stream *stream, tsr_event begin);
+void tsri_exposed_free(tsr_device *device);
+
 /* ---- what dispatch tells the recorder ---- */
 
 /** An operation that has a seq: ledger entry, stream (at its new seq) and ranges touched. */
@@ -34,6 +41,8 @@ void tsri_recorder_op_undo(tsr_stream *stream);
 tsr_status tsri_recorder_wait(tsr_stream *stream, tsr_event event);
 /** The host waited for all of stream. */
 void tsri_recorder_host_join(tsr_stream *stream);
+/** The host waited for event (seq > 0). */
+void tsri_recorder_host_sync(tsr_event event);
 void tsri_recorder_stream_open(tsr_stream *stream);
 tsr_status tsri_recorder_alloc(tsr_buffer *buffer);
 /** A group was opened. */
@@ -53,6 +62,7 @@ tsr_status tsri_race_op(tsri_race *race, tsr_stream *stream, const tsri_entry *e
 void tsri_race_op_undo(tsri_race *race, const tsr_stream *stream);
 tsr_status tsri_race_wait(tsri_race *race, tsr_stream *stream, tsr_event event);
 void tsri_race_host_join(tsri_race *race, tsri_stream_kind kind);
+void tsri_race_host_sync(tsri_race *race, tsr_event event);
 void tsri_race_stream_open(tsri_race *race, tsri_stream_kind kind);
 void tsri_race_release(tsri_race *race, tsr_buffer *buffer);
 /** The failure that a release found, once. */

@@ -61,6 +61,7 @@ void tsri_device_close(tsr_device **device)
                  (*device)->bytes_now + (*device)->host_now, (*device)->streams_open);
     }
     tsri_recorder_detach(*device);
+    tsri_exposed_free(*device);
     (*device)->backend->device_close(*device);
     *device = NULL;
 }
@@ -183,9 +184,21 @@ void tsri_stream_close(tsr_stream **stream)
     *stream = NULL;
 }
 
+static tsr_event record_event(tsr_stream *stream, bool timed)
+{
+    tsr_event event = {.stream = stream, .seq = stream->enqueued};
+    stream->device->backend->event_record(stream, timed, &event);
+    return event;
+}
+
 tsr_event tsri_event_record(tsr_stream *stream)
 {
-    return (tsr_event){stream, stream->enqueued};
+    return record_event(stream, false);
+}
+
+tsr_event tsri_event_record_timed(tsr_stream *stream)
+{
+    return record_event(stream, true);
 }
 
 tsr_status tsri_stream_wait(tsr_stream *stream, tsr_event event)
@@ -204,14 +217,49 @@ tsr_status tsri_stream_wait(tsr_stream *stream, tsr_event event)
                          (unsigned long long)event.seq, (unsigned long long)event.stream->enqueued);
     }
     TSR_TRY(tsri_recorder_wait(stream, event));
+    const tsr_event begin = tsri_exposed_begin(stream);
     TSR_TRY(stream->device->backend->stream_wait(stream, event));
+    tsri_exposed_end(stream, begin);
     return TSR_OK;
 }
 
 bool tsri_event_done(tsr_event event)
 {
-    return event.stream == NULL || event.seq == 0 ||
+    return event.stream == NULL || (event.seq == 0 && event.mark == 0) ||
            event.stream->device->backend->event_done(event);
+}
+
+tsr_status tsri_event_sync(tsr_event event)
+{
+    if (event.stream == NULL || event.seq == 0) {
+        return TSR_OK;
+    }
+    if (event.seq > event.stream->enqueued) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "the host waits for %s:%llu, whose newest operation is "
+                         "%llu",
+                         tsri_stream_name(event.stream->kind), (unsigned long long)event.seq,
+                         (unsigned long long)event.stream->enqueued);
+    }
+    TSR_TRY(event.stream->device->backend->event_sync(event));
+    tsri_recorder_host_sync(event);
+    return TSR_OK;
+}
+
+tsr_status tsri_event_elapsed(tsr_event from, tsr_event to, double *seconds_out)
+{
+    if (from.stream == NULL || to.stream == NULL || from.stream->device != to.stream->device) {
+        return TSR_RAISE(TSR_ERR_INVALID, "time between two events, which are not of one device");
+    }
+    const tsr_backend *backend = from.stream->device->backend;
+    if ((backend->caps & TSR_CAP_EXECUTES) == 0) {
+        return TSR_RAISE(TSR_ERR_UNSUPPORTED,
+                         "time between events of backend \"%s\", which executes "
+                         "nothing",
+                         backend->name);
+    }
+    TSR_TRY(backend->event_elapsed(from, to, seconds_out));
+    return TSR_OK;
 }
 
 tsr_status tsri_stream_sync(tsr_stream *stream)

@@ -30,13 +30,23 @@ void tsri_buffer_release(tsr_buffer **buffer);
  */
 tsr_status tsri_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out);
 void tsri_stream_close(tsr_stream **stream);
-/** The point that stream has reached in host order: its newest operation. A wait enqueued since
- * then is not part of it. Costs nothing. */
+/** The point that stream has reached in host order: its newest operation. Nobody may count on a
+ * wait enqueued since then to be part of it. */
 tsr_event tsri_event_record(tsr_stream *stream);
+/** The same, with the time at which the stream comes to it, for tsri_event_elapsed. */
+tsr_event tsri_event_record_timed(tsr_stream *stream);
 /** stream goes on only after event. A NULL event stream or the same stream is a no-op. */
 tsr_status tsri_stream_wait(tsr_stream *stream, tsr_event event);
 /** Whether event is reached. Does not block; says nothing of failures, which a sync tells. */
 bool tsri_event_done(tsr_event event);
+/** Blocks until event is reached; returns its stream's failure. */
+tsr_status tsri_event_sync(tsr_event event);
+/** Seconds from one timed event to another; both are reached. See tsr_backend.event_elapsed.
+ * TSR_ERR_UNSUPPORTED: nothing is executed here. */
+tsr_status tsri_event_elapsed(tsr_event from, tsr_event to, double *seconds_out);
+/** Seconds, since the device was opened, that compute has waited for other streams or spent in
+ * collectives of its own: of all that is over. */
+double tsri_exposed_s(tsr_device *device);
 /** Blocks until stream has done everything enqueued. */
 tsr_status tsri_stream_sync(tsr_stream *stream);
 

@@ -274,9 +274,11 @@ static tsr_status enqueue_part(tsr_group *group, const tsri_coll *coll, tsr_stre
         add_bytes(group, coll, (size_t)item->count * tsr_dtype_size(coll->dtype), &entry);
         entry.call = tsri_hash(&item->count, sizeof(item->count), entry.call);
     }
+    const tsr_event begin = tsri_exposed_begin(stream);
     TSR_TRY(tsri_op_begin(stream, &entry, access, access_count));
     group->seq++;
     TSR_TRY_GOTO(status, group->device->backend->collective(group, coll, stream), undo);
+    tsri_exposed_end(stream, begin);
     return TSR_OK;
 undo:
     group->seq--;

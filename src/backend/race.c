@@ -426,6 +426,13 @@ void tsri_race_host_join(tsri_race *race, tsri_stream_kind kind)
     (void)join(&race->host, &race->clock[kind]);
 }
 
+void tsri_race_host_sync(tsri_race *race, tsr_event event)
+{
+    const tsri_stream_kind s = event.stream->kind;
+    const vector carried = clock_at(race, s, race->base[s] + event.seq);
+    (void)join(&race->host, &carried);
+}
+
 void tsri_race_stream_open(tsri_race *race, tsri_stream_kind kind)
 {
     race->base[kind] = race->clock[kind].at[kind];

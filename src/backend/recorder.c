@@ -176,6 +176,14 @@ void tsri_recorder_host_join(tsr_stream *stream)
     }
 }
 
+void tsri_recorder_host_sync(tsr_event event)
+{
+    const tsri_recorder *recorder = event.stream->device->recorder;
+    if (recorder != NULL && recorder->race != NULL) {
+        tsri_race_host_sync(recorder->race, event);
+    }
+}
+
 void tsri_recorder_stream_open(tsr_stream *stream)
 {
     tsri_recorder *recorder = stream->device->recorder;

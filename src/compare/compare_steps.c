@@ -115,7 +115,7 @@ static tsr_status read_ledger(const step_run *c, step_times *out)
 static tsr_status run_step(const step_run *c, int64_t step, step_times *out)
 {
     tsr_device *device = tsri_comm_device(c->job->comm);
-    const double exposed = device->exposed_s;
+    const double exposed = tsri_exposed_s(device);
     tsri_step_result result;
 
     *out = (step_times){0};
@@ -124,7 +124,7 @@ static tsr_status run_step(const step_run *c, int64_t step, step_times *out)
     const double begin = tsri_now_s();
     TSR_TRY(tsri_job_step(c->job, step, learning_rate, 1.0, NULL, &result));
     out->step_s = tsri_now_s() - begin;
-    out->exposed_s = device->exposed_s - exposed;
+    out->exposed_s = tsri_exposed_s(device) - exposed;
     for (int kind = 0; kind < TSRI_STREAM_COUNT; kind++) {
         TSR_TRY(tsri_stream_sync(tsri_comm_stream(c->job->comm, (tsri_stream_kind)kind)));
     }

@@ -636,7 +636,7 @@ static tsr_status run_step(training *t)
     const double begin = tsri_now_s();
     const double lr = tsr_schedule_lr(&t->schedule, t->step);
     tsr_device *device = tsri_comm_device(t->job->comm);
-    const double exposed = device->exposed_s;
+    const double exposed = tsri_exposed_s(device);
     size_t now_bytes = 0;
     tsri_step_result result;
     tsri_train_row row = {.step = t->step + 1, .steps = t->config->train.steps, .lr = lr};
@@ -649,7 +649,7 @@ static tsr_status run_step(training *t)
     row.tokens = result.tokens;
     row.step_s = tsri_now_s() - begin;
     row.tokens_per_s = result.tokens / row.step_s;
-    row.exposed_comm_s = device->exposed_s - exposed;
+    row.exposed_comm_s = tsri_exposed_s(device) - exposed;
     tsr_comm_memory(t->job->comm, &now_bytes, &row.mem_peak_bytes);
     TSR_TRY(tell_step(t, &row));
     note_step(t, &result);

@@ -134,6 +134,10 @@ static void pop(hostile_stream *stream)
     stream->last = stream->first == NULL ? NULL : stream->last;
     stream->count--;
     stream->done = op->seq > 0 ? op->seq : stream->done;
+    if (op->kind == HOSTILE_MARK) {
+        stream->passed = op->event.mark;
+        stream->passed_s[op->event.mark % TSRI_TIMED_EVENTS] = tsri_now_s();
+    }
     device->collectives -= op->kind == HOSTILE_COLLECTIVE;
     if (op->seq > 0) {
         count_overtaken(device, op);
@@ -153,7 +157,9 @@ static void fail(hostile_stream *stream, tsr_status status)
 
 static bool reached(tsr_event event)
 {
-    return ((const hostile_stream *)event.stream)->done >= event.seq;
+    const hostile_stream *stream = (const hostile_stream *)event.stream;
+
+    return stream->done >= event.seq && stream->passed >= event.mark;
 }
 
 static bool run_wait(hostile_stream *stream, const hostile_op *op)
@@ -220,6 +226,9 @@ static bool run_next(hostile_stream *stream)
         return run_collective(stream, op);
     case HOSTILE_LAUNCH:
         return run_launch(stream, op, begin);
+    case HOSTILE_MARK:
+        pop(stream);
+        return true;
     case HOSTILE_WRITE:
     case HOSTILE_READ:
     case HOSTILE_COPY:
@@ -412,6 +421,7 @@ void hostile_stream_close(tsr_stream *stream)
     hostile_stream_drain(mine);
     device->streams[stream->kind] = NULL;
     hostile_leave(device);
+    tsri_free(&mine->passed_s);
     tsri_free(&mine);
 }
 
@@ -443,6 +453,62 @@ tsr_status hostile_stream_sync(tsr_stream *stream)
     const tsr_status status = hostile_stream_check(mine);
     hostile_leave(device);
     return status;
+}
+
+void hostile_event_record(tsr_stream *stream, bool timed, tsr_event *event)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+    hostile_op op = {.kind = HOSTILE_MARK};
+
+    if (!timed || (mine->passed_s == NULL &&
+                   tsri_alloc(TSRI_TIMED_EVENTS, sizeof(double), &mine->passed_s) != TSR_OK)) {
+        return;
+    }
+    hostile_enter(device);
+    op.event = *event;
+    op.event.mark = mine->marked + 1;
+    if (mine->failed == TSR_OK && hostile_stream_push(mine, &op) == TSR_OK) {
+        event->mark = ++mine->marked;
+    }
+    hostile_leave(device);
+}
+
+tsr_status hostile_event_sync(tsr_event event)
+{
+    hostile_device *device = (hostile_device *)event.stream->device;
+
+    hostile_enter(device);
+    while (!reached(event)) {
+        if (!advance(device)) {
+            nap(device);
+        }
+    }
+    run_on(device);
+    const tsr_status status = hostile_stream_check((const hostile_stream *)event.stream);
+    hostile_leave(device);
+    return status;
+}
+
+tsr_status hostile_event_elapsed(tsr_event from, tsr_event to, double *seconds_out)
+{
+    hostile_device *device = (hostile_device *)from.stream->device;
+    const hostile_stream *begin = (const hostile_stream *)from.stream;
+    const hostile_stream *end = (const hostile_stream *)to.stream;
+
+    hostile_enter(device);
+    const bool known = from.mark > 0 && to.mark > 0 && begin->passed >= from.mark &&
+                       end->passed >= to.mark && begin->marked < from.mark + TSRI_TIMED_EVENTS &&
+                       end->marked < to.mark + TSRI_TIMED_EVENTS;
+    if (known) {
+        *seconds_out = end->passed_s[to.mark % TSRI_TIMED_EVENTS] -
+                       begin->passed_s[from.mark % TSRI_TIMED_EVENTS];
+    }
+    hostile_leave(device);
+    if (!known) {
+        return TSR_RAISE(TSR_ERR_STATE, "an event that has no time, or none yet, or none any more");
+    }
+    return TSR_OK;
 }
 
 /* Who asks again and again must come to an end. */

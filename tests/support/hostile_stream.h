@@ -21,15 +21,16 @@ typedef enum hostile_op_kind {
     HOSTILE_WRITE,
     HOSTILE_READ,
     HOSTILE_COPY,
+    HOSTILE_MARK,
     HOSTILE_COLLECTIVE
 } hostile_op_kind;
 
 typedef struct hostile_op {
     struct hostile_op *next;
     hostile_op_kind kind;
-    uint64_t seq;   /* of its stream; 0: a wait */
-    uint64_t order; /* in which the device's operations were enqueued */
-    tsr_event event;
+    uint64_t seq;    /* of its stream; 0: a wait, or a mark */
+    uint64_t order;  /* in which the device's operations were enqueued */
+    tsr_event event; /* of a wait, or a mark's */
     tsrk_id kernel;
     void *to;
     const void *from;
@@ -43,6 +44,9 @@ typedef struct hostile_stream {
     hostile_op *first, *last;
     int count;
     uint64_t done;     /* operations 1..done are */
+    uint64_t marked;   /* the newest mark taken */
+    uint64_t passed;   /* marks 1..passed are */
+    double *passed_s;  /* [TSRI_TIMED_EVENTS] when, by number */
     tsr_status failed; /* stands still for ever */
     char text[400];
 } hostile_stream;
@@ -106,7 +110,10 @@ tsr_status hostile_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_st
 void hostile_stream_close(tsr_stream *stream);
 tsr_status hostile_stream_wait(tsr_stream *stream, tsr_event event);
 tsr_status hostile_stream_sync(tsr_stream *stream);
+void hostile_event_record(tsr_stream *stream, bool timed, tsr_event *event);
 bool hostile_event_done(tsr_event event);
+tsr_status hostile_event_sync(tsr_event event);
+tsr_status hostile_event_elapsed(tsr_event from, tsr_event to, double *seconds_out);
 tsr_status hostile_launch(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
 tsr_status hostile_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
                          tsr_stream *stream);

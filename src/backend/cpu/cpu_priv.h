@@ -184,15 +184,16 @@ typedef enum tsri_cpu_entry_kind {
     TSRI_CPU_LAUNCH,
     TSRI_CPU_COLLECTIVE,
     TSRI_CPU_WRITE,
-    TSRI_CPU_COPY
+    TSRI_CPU_COPY,
+    TSRI_CPU_MARK
 } tsri_cpu_entry_kind;
 
 typedef struct tsri_cpu_entry {
     tsri_cpu_entry_kind kind;
-    uint64_t seq;   /* of the operation; 0 for a wait */
+    uint64_t seq;   /* of the operation; 0 for a wait and a mark */
     double begin_s; /* of a copy that has begun, where somebody records */
     union {
-        tsr_event event;
+        tsr_event event; /* of a wait, or a mark's */
         struct {
             tsrk_id kernel;
             _Alignas(8) unsigned char args[TSRK_ARGS_MAX_BYTES];
@@ -211,10 +212,18 @@ typedef struct tsri_cpu_entry {
     } as;
 } tsri_cpu_entry;
 
+/** When a stream came to a timed event. */
+typedef struct tsri_cpu_mark {
+    _Atomic uint64_t number; /* the event's mark; written after the time */
+    double at_s;
+} tsri_cpu_mark;
+
 /** pushed belongs to the caller's thread, popped to the progress thread. */
 struct tsri_cpu_stream {
     tsr_stream head;
     tsri_cpu_entry *queue; /* NULL for compute */
+    tsri_cpu_mark *marks;  /* [TSRI_TIMED_EVENTS] by number; NULL until the first is taken */
+    uint64_t marked;       /* number of the newest taken */
     _Atomic uint64_t pushed, popped;
     _Atomic uint64_t completed; /* seq of the newest operation done */
     _Atomic int failed;         /* status of the first failure; text is then final */
@@ -233,6 +242,7 @@ struct tsri_cpu_device {
     tsri_cpu_heap heap;
     tsri_cpu_peer *peer; /* [world] */
     bool shared;         /* the ranks of this node reach each other's memory */
+    double exposed_s;    /* that the caller's thread has waited, or spent in collectives */
     uint64_t cells_used[TSRI_CPU_CELLS / 64];
     tsri_cpu_group *groups;
     tsri_cpu_stream *stream[TSRI_STREAM_COUNT];
@@ -283,7 +293,12 @@ tsr_status tsri_cpu_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_s
 void tsri_cpu_stream_close(tsr_stream *stream);
 tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event);
 tsr_status tsri_cpu_stream_sync(tsr_stream *stream);
+void tsri_cpu_event_record(tsr_stream *stream, bool timed, tsr_event *event);
 bool tsri_cpu_event_done(tsr_event event);
+tsr_status tsri_cpu_event_sync(tsr_event event);
+tsr_status tsri_cpu_event_elapsed(tsr_event from, tsr_event to, double *seconds_out);
+/** Now stream comes to mark. */
+void tsri_cpu_mark_now(tsri_cpu_stream *stream, uint64_t mark);
 tsr_status tsri_cpu_launch(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
 tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
                           tsr_stream *stream);

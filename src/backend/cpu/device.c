@@ -130,6 +130,11 @@ static void device_close(tsr_device *device)
     destroy((tsri_cpu_device *)device);
 }
 
+static double exposed_s(const tsr_device *device)
+{
+    return ((const tsri_cpu_device *)device)->exposed_s;
+}
+
 #define CPU_CAPS (TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST)
 
 #define CPU_TABLE(capability_bits) \
@@ -138,7 +143,9 @@ static void device_close(tsr_device *device)
         .device_open = device_open, .device_close = device_close, .alloc = tsri_cpu_alloc, \
         .release = tsri_cpu_release, .stream_open = tsri_cpu_stream_open, \
         .stream_close = tsri_cpu_stream_close, .stream_wait = tsri_cpu_stream_wait, \
-        .stream_sync = tsri_cpu_stream_sync, .event_done = tsri_cpu_event_done, \
+        .stream_sync = tsri_cpu_stream_sync, .event_record = tsri_cpu_event_record, \
+        .event_done = tsri_cpu_event_done, .event_sync = tsri_cpu_event_sync, \
+        .event_elapsed = tsri_cpu_event_elapsed, .exposed_s = exposed_s, \
         .launch = tsri_cpu_launch, .write = tsri_cpu_write, .read = tsri_cpu_read, \
         .copy = tsri_cpu_copy_buffer, .group_open = tsri_cpu_group_open, \
         .group_close = tsri_cpu_group_close, .collective = tsri_cpu_collective, \

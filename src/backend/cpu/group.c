@@ -375,7 +375,7 @@ tsr_status tsri_cpu_collective(tsr_group *group, const tsri_coll *coll, tsr_stre
         tsri_cpu_stream_fail(device, queue, status);
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
-    device->head.exposed_s += tsri_now_s() - op.begin_s;
+    device->exposed_s += tsri_now_s() - op.begin_s;
     tsri_cpu_record(queue, stream->enqueued, op.begin_s);
     return TSR_OK;
 }

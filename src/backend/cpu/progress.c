@@ -55,6 +55,9 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
         TSR_TRY(
             device->head.kernels->fn[entry->as.launch.kernel](entry->as.launch.args, &one_thread));
         break;
+    case TSRI_CPU_MARK:
+        tsri_cpu_mark_now(stream, entry->as.event.mark);
+        return TSR_OK;
     case TSRI_CPU_WRITE:
         memcpy(entry->as.write.to, entry->as.write.from, entry->as.write.bytes);
         tsri_free(&entry->as.write.from);
@@ -78,10 +81,13 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
 }
 
 /* Drop what a failed stream still holds; its operations count as over. */
-static void discard_entry(tsri_cpu_entry *entry)
+static void discard_entry(tsri_cpu_stream *stream, tsri_cpu_entry *entry)
 {
     if (entry->kind == TSRI_CPU_WRITE) {
         tsri_free(&entry->as.write.from);
+    }
+    if (entry->kind == TSRI_CPU_MARK) {
+        tsri_cpu_mark_now(stream, entry->as.event.mark);
     }
 }
 
@@ -96,7 +102,7 @@ static void advance(tsri_cpu_device *device, tsri_cpu_stream *stream, tsri_cpu_a
     }
     tsri_cpu_entry *entry = &stream->queue[at % TSRI_CPU_QUEUE];
     if (atomic_load_explicit(&stream->failed, memory_order_relaxed) != TSR_OK) {
-        discard_entry(entry);
+        discard_entry(stream, entry);
     } else {
         tsr_status status = step_entry(device, stream, entry, activity, &done);
         if (status != TSR_OK) {

@@ -11,6 +11,8 @@
  */
 #include "backend/cpu/cpu_priv.h"
 
+#include "backend/dispatch.h"
+
 #include <string.h>
 
 tsr_status tsri_cpu_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_stream **out)
@@ -51,6 +53,7 @@ void tsri_cpu_stream_close(tsr_stream *stream)
     cpu->stream[stream->kind] = NULL;
     (void)pthread_mutex_unlock(&cpu->lock);
     tsri_free(&mine->queue);
+    tsri_free(&mine->marks);
     tsri_free(&mine);
 }
 
@@ -81,15 +84,29 @@ static bool idle(const tsri_cpu_stream *stream)
            atomic_load_explicit(&stream->pushed, memory_order_relaxed);
 }
 
-static bool reached(const tsri_cpu_stream *stream, uint64_t seq)
+static tsri_cpu_mark *mark_of(const tsri_cpu_stream *stream, uint64_t mark)
+{
+    return &stream->marks[mark % TSRI_TIMED_EVENTS];
+}
+
+/* A mark that a later one has replaced is reached. */
+static bool reached(const tsri_cpu_stream *stream, tsr_event event)
 {
     return stream->queue == NULL ||
-           atomic_load_explicit(&stream->completed, memory_order_acquire) >= seq;
+           (atomic_load_explicit(&stream->completed, memory_order_acquire) >= event.seq &&
+            (event.mark == 0 || atomic_load_explicit(&mark_of(stream, event.mark)->number,
+                                                     memory_order_acquire) >= event.mark));
 }
 
 bool tsri_cpu_event_done(tsr_event event)
 {
-    return event.stream == NULL || reached((tsri_cpu_stream *)event.stream, event.seq);
+    return event.stream == NULL || reached((tsri_cpu_stream *)event.stream, event);
+}
+
+void tsri_cpu_mark_now(tsri_cpu_stream *stream, uint64_t mark)
+{
+    mark_of(stream, mark)->at_s = tsri_now_s();
+    atomic_store_explicit(&mark_of(stream, mark)->number, mark, memory_order_release);
 }
 
 /* What a failed stream discards counts as over, but its failure is there before that. So whether it
@@ -120,13 +137,64 @@ static void push(tsri_cpu_device *device, tsri_cpu_stream *stream)
     tsri_cpu_ring(device->control);
 }
 
+/* Untimed, an event is its stream and seq. */
+void tsri_cpu_event_record(tsr_stream *stream, bool timed, tsr_event *event)
+{
+    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+
+    if (!timed) {
+        return;
+    }
+    if (mine->marks == NULL &&
+        tsri_alloc(TSRI_TIMED_EVENTS, sizeof *mine->marks, &mine->marks) != TSR_OK) {
+        tsr_error_clear(); /* then it has no time, which who asks is told */
+        return;
+    }
+    event->mark = ++mine->marked;
+    if (mine->queue == NULL || idle(mine)) {
+        tsri_cpu_mark_now(mine, event->mark);
+        return;
+    }
+    tsri_cpu_entry *entry = next_entry((tsri_cpu_device *)stream->device, mine);
+    entry->kind = TSRI_CPU_MARK;
+    entry->seq = 0;
+    entry->as.event = *event;
+    push((tsri_cpu_device *)stream->device, mine);
+}
+
+tsr_status tsri_cpu_event_elapsed(tsr_event from, tsr_event to, double *seconds_out)
+{
+    const tsr_event events[] = {from, to};
+    double at_s[2];
+
+    for (int i = 0; i < 2; i++) {
+        const tsri_cpu_stream *stream = (const tsri_cpu_stream *)events[i].stream;
+
+        if (events[i].mark == 0 || !reached(stream, events[i])) {
+            return TSR_RAISE(TSR_ERR_STATE, "event %s:%llu is not %s",
+                             tsri_stream_name(stream->head.kind), (unsigned long long)events[i].seq,
+                             events[i].mark == 0 ? "timed" : "reached");
+        }
+        if (atomic_load(&mark_of(stream, events[i].mark)->number) != events[i].mark) {
+            return TSR_RAISE(TSR_ERR_STATE, "%s has taken %d timed events since %s:%llu",
+                             tsri_stream_name(stream->head.kind), TSRI_TIMED_EVENTS,
+                             tsri_stream_name(stream->head.kind),
+                             (unsigned long long)events[i].seq);
+        }
+        at_s[i] = mark_of(stream, events[i].mark)->at_s;
+    }
+    *seconds_out = at_s[1] - at_s[0];
+    return TSR_OK;
+}
+
 /* The caller itself did operation seq of an idle stream. */
 static void done_here(tsri_cpu_stream *stream)
 {
     atomic_store_explicit(&stream->completed, stream->head.enqueued, memory_order_release);
 }
 
-static tsr_status wait_here(tsri_cpu_device *device, tsr_event event)
+/* waited_s += the seconds that it took. */
+static tsr_status wait_here(tsri_cpu_device *device, tsr_event event, double *waited_s)
 {
     double begin = 0;
     bool over = false;
@@ -135,7 +203,7 @@ static tsr_status wait_here(tsri_cpu_device *device, tsr_event event)
         uint32_t seen = tsri_cpu_bell(device);
         TSR_TRY(tsri_cpu_event_look(event, &over));
         if (over) {
-            device->head.exposed_s += begin > 0 ? tsri_now_s() - begin : 0;
+            *waited_s += begin > 0 ? tsri_now_s() - begin : 0;
             return TSR_OK;
         }
         begin = begin > 0 ? begin : tsri_now_s();
@@ -156,7 +224,7 @@ tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
         return TSR_OK;
     }
     if (mine->queue == NULL) {
-        return wait_here(device, event);
+        return wait_here(device, event, &device->exposed_s);
     }
     TSR_TRY(tsri_cpu_event_look(event, &over));
     /* An event that is over stays so, whatever else is still queued before this wait. */
@@ -169,6 +237,13 @@ tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
     entry->as.event = event;
     push(device, mine);
     return TSR_OK;
+}
+
+tsr_status tsri_cpu_event_sync(tsr_event event)
+{
+    double waited_s = 0;
+
+    return wait_here((tsri_cpu_device *)event.stream->device, event, &waited_s);
 }
 
 void tsri_cpu_stream_drain(tsri_cpu_stream *stream)

@@ -163,10 +163,32 @@ static tsr_status sim_stream_sync(tsr_stream *stream)
     return TSR_OK;
 }
 
+static void sim_event_record(tsr_stream *stream, bool timed, tsr_event *event)
+{
+    (void)stream;
+    (void)timed;
+    (void)event;
+}
+
 static bool sim_event_done(tsr_event event)
 {
     (void)event;
     return true;
+}
+
+static tsr_status sim_event_sync(tsr_event event)
+{
+    (void)event;
+    return TSR_OK;
+}
+
+/* Dispatch refuses it of a backend that executes nothing. */
+static tsr_status sim_event_elapsed(tsr_event from, tsr_event to, double *seconds_out)
+{
+    (void)from;
+    (void)to;
+    *seconds_out = 0.0;
+    return TSR_OK;
 }
 
 static tsr_status sim_launch(tsr_stream *stream, tsrk_id kernel, const void *args,
@@ -231,7 +253,10 @@ const tsr_backend tsri_backend_sim = {
     .stream_close = sim_stream_close,
     .stream_wait = sim_stream_wait,
     .stream_sync = sim_stream_sync,
+    .event_record = sim_event_record,
     .event_done = sim_event_done,
+    .event_sync = sim_event_sync,
+    .event_elapsed = sim_event_elapsed,
     .launch = sim_launch,
     .write = sim_write,
     .read = sim_read,

@@ -103,9 +103,9 @@ static void test_streams_and_events(void)
     CHECK_EQ(event.seq, 1);
     CHECK_OK(tsri_stream_wait(f.gather, event));
     CHECK_EQ(f.gather->enqueued, 0);
-    CHECK_OK(tsri_stream_wait(f.gather, (tsr_event){NULL, 7}));
-    CHECK_OK(tsri_stream_wait(f.compute, (tsr_event){f.compute, 7}));
-    CHECK_STATUS(TSR_ERR_INVALID, tsri_stream_wait(f.gather, (tsr_event){f.compute, 2}));
+    CHECK_OK(tsri_stream_wait(f.gather, (tsr_event){.seq = 7}));
+    CHECK_OK(tsri_stream_wait(f.compute, (tsr_event){.stream = f.compute, .seq = 7}));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_stream_wait(f.gather, (tsr_event){.stream = f.compute, .seq = 2}));
     CHECK_EQ(tsri_recorder_wait_count(f.device), 1);
     close_all(&f);
 }

@@ -323,7 +323,7 @@ static tsr_status random_order(fixture *f, brute *all, uint64_t key, uint64_t *d
     }
     const uint32_t seq = 1 + below(key, draw, (uint32_t)all->stream_count[s]);
     const int op = all->of_stream[s][seq - 1];
-    TSR_TRY(tsri_stream_wait(f->streams[t], (tsr_event){f->streams[s], seq}));
+    TSR_TRY(tsri_stream_wait(f->streams[t], (tsr_event){.stream = f->streams[s], .seq = seq}));
     all->known[t] |= all->ops[op].before | (uint64_t)1 << op;
     return TSR_OK;
 }

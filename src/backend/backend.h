@@ -145,6 +145,7 @@ struct tsr_device {
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */
     bool scribbles;        /* test switch: the arena fills what it hands out with NaN */
     tsri_exposure exposure;
+    struct tsri_staging *staging; /* NULL until something goes through it */
 };
 
 struct tsr_buffer {
@@ -220,7 +221,9 @@ struct tsr_backend {
     /* A kernel that fails stops its stream: that status is what this call, or a later one on the
      * stream, and stream_sync return, and what waits for the stream fails with. */
     tsr_status (*launch)(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
-    /* Host memory to or from a buffer. write copies host before it returns; read blocks. */
+    /* Host memory to or from a buffer. Neither blocks: host [bytes] stays as it is, and is the
+     * call's, until the stream has passed it. Dispatch passes memory of stage_alloc's, or the
+     * program's where the program waits for it. */
     tsr_status (*write)(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
                         tsr_stream *stream);
     tsr_status (*read)(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
@@ -237,6 +240,9 @@ struct tsr_backend {
     /* Dispatch checked it: counts > 0, 1..TSRI_COLL_MAX_ITEMS items, group size > 1. */
     tsr_status (*collective)(tsr_group *group, const tsri_coll *coll, tsr_stream *stream);
 
+    /* Optional. Host memory that write and read reach without blocking (pinned); NULL: any is. */
+    tsr_status (*stage_alloc)(tsr_device *device, size_t bytes, void **out);
+    void (*stage_free)(tsr_device *device, void *memory);
     /* Optional. Seconds that compute has waited for other streams, or spent in collectives of its
      * own, where the host itself waits. NULL: counted from event times (exposed.c). */
     double (*exposed_s)(const tsr_device *device);

@@ -23,11 +23,28 @@ tsr_status tsri_op_begin(tsr_stream *stream, const tsri_entry *entry, const tsri
 /** The backend refused the operation just begun: take both back. */
 void tsri_op_undo(tsr_stream *stream);
 
+/* ---- staging (staging.c) ---- */
+
+/** Blocks until event is reached; says nothing of failures, and leaves the error trail alone. */
+void tsri_event_outlast(tsr_event event);
+/** Memory for bytes [1..TSRI_STAGE_MOST] that a write takes from here. Blocks while it is full. */
+tsr_status tsri_stage_take(tsr_device *device, size_t bytes, void **out);
+/** What was taken last is free again when its stream is past event. */
+void tsri_stage_until(tsr_device *device, tsr_event event);
+/** A slot of TSRI_READING_MOST bytes. */
+tsr_status tsri_stage_slot(tsr_device *device, void **out);
+void tsri_stage_give(tsr_device *device, void *slot);
+/** stream closes. */
+void tsri_stage_forget(const tsr_stream *stream);
+void tsri_stage_free(tsr_device *device);
+
 /* ---- exposed time (exposed.c), where the backend counts none ---- */
 
 /** Before compute waits, or begins a collective; what it returns goes to the end. */
 tsr_event tsri_exposed_begin(tsr_stream *stream);
 void tsri_exposed_end(tsr_stream *stream, tsr_event begin);
+/** stream closes. */
+void tsri_exposed_forget(const tsr_stream *stream);
 void tsri_exposed_free(tsr_device *device);
 
 /* ---- what dispatch tells the recorder ---- */
@@ -41,7 +58,8 @@ void tsri_recorder_op_undo(tsr_stream *stream);
 tsr_status tsri_recorder_wait(tsr_stream *stream, tsr_event event);
 /** The host waited for all of stream. */
 void tsri_recorder_host_join(tsr_stream *stream);
-/** The host waited for event (seq > 0). */
+/** The host waits for event (seq > 0), and has waited. */
+tsr_status tsri_recorder_sync(tsr_event event);
 void tsri_recorder_host_sync(tsr_event event);
 void tsri_recorder_stream_open(tsr_stream *stream);
 tsr_status tsri_recorder_alloc(tsr_buffer *buffer);

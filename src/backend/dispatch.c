@@ -62,6 +62,7 @@ void tsri_device_close(tsr_device **device)
     }
     tsri_recorder_detach(*device);
     tsri_exposed_free(*device);
+    tsri_stage_free(*device);
     (*device)->backend->device_close(*device);
     *device = NULL;
 }
@@ -179,6 +180,8 @@ void tsri_stream_close(tsr_stream **stream)
     }
     tsr_device *device = (*stream)->device;
     tsri_recorder_host_join(*stream);
+    tsri_stage_forget(*stream);
+    tsri_exposed_forget(*stream);
     device->streams_open &= ~(1U << (unsigned)(*stream)->kind);
     device->backend->stream_close(*stream);
     *stream = NULL;
@@ -241,6 +244,7 @@ tsr_status tsri_event_sync(tsr_event event)
                          tsri_stream_name(event.stream->kind), (unsigned long long)event.seq,
                          (unsigned long long)event.stream->enqueued);
     }
+    TSR_TRY(tsri_recorder_sync(event));
     TSR_TRY(event.stream->device->backend->event_sync(event));
     tsri_recorder_host_sync(event);
     return TSR_OK;

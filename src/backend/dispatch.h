@@ -79,12 +79,32 @@ tsr_status tsri_launch(tsri_call *call, tsrk_id kernel, const void *args);
 /** Workspace bytes that kernel needs on this device for args. Pure. */
 size_t tsri_workspace_bytes(const tsr_device *device, tsrk_id kernel, const void *args);
 
-/** Host to buffer (host is copied before return) and back (Blocks); 0 bytes do nothing. sim: read
- * gives zeros unless a value was configured with tsri_sim_set_read. */
+/** Host to buffer (host is copied before return; blocks for more than TSRI_STAGE_MOST bytes) and
+ * back (Blocks); 0 bytes do nothing. sim: read gives zeros unless a value was configured with
+ * tsri_sim_set_read. */
+#define TSRI_STAGE_MOST ((size_t)1 << 20)
 tsr_status tsri_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
                       tsr_stream *stream);
 tsr_status tsri_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                      tsr_stream *stream);
+
+/** Some bytes on their way to the host. Zero: none. */
+typedef struct tsri_reading {
+    tsr_device *device;
+    tsr_event there; /* when they are */
+    void *staged;    /* where; the device's */
+    size_t bytes;
+} tsri_reading;
+#define TSRI_READING_MOST 256
+/** As tsri_read of at most TSRI_READING_MOST bytes, without waiting for them. *out is owned, and
+ * ends before its device. */
+tsr_status tsri_read_begin(tsr_buffer *buffer, size_t offset, size_t bytes, tsr_stream *stream,
+                           tsri_reading *out);
+/** Blocks until the bytes are there, copies them to host, and makes reading zero, on failure too.
+ */
+tsr_status tsri_read_end(tsri_reading *reading, void *host);
+/** Forget a reading; zero is none. */
+void tsri_read_drop(tsri_reading *reading);
 
 /** to = from, bytes each, of any two buffers of the device, or of ranges of one that share no
  * bytes; 0 bytes do nothing. label: whose they are, as of a kernel. */

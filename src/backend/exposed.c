@@ -65,6 +65,13 @@ void tsri_exposed_end(tsr_stream *stream, tsr_event begin)
     exposure->spans[exposure->count++] = (tsri_span){begin, tsri_event_record_timed(stream)};
 }
 
+void tsri_exposed_forget(const tsr_stream *stream)
+{
+    if (stream->kind == TSRI_STREAM_COMPUTE) {
+        stream->device->exposure.count = 0;
+    }
+}
+
 void tsri_exposed_free(tsr_device *device)
 {
     tsri_free(&device->exposure.spans);

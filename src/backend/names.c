@@ -30,7 +30,9 @@ const char *tsri_coll_name(tsri_coll_kind kind)
 
 const char *tsri_copy_name(tsri_copy_kind kind)
 {
-    return kind == TSRI_COPY_WRITE ? "write" : kind == TSRI_COPY_READ ? "read" : "copy";
+    return kind == TSRI_COPY_WRITE                             ? "write"
+           : kind == TSRI_COPY_READ || kind == TSRI_COPY_FETCH ? "read"
+                                                               : "copy";
 }
 
 const char *tsri_stream_name(tsri_stream_kind kind)

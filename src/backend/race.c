@@ -240,6 +240,7 @@ static const char *mark_name(const mark *who)
         return "release";
     case TSRI_ENTRY_ALLOC:
     case TSRI_ENTRY_WAIT:
+    case TSRI_ENTRY_SYNC:
     case TSRI_ENTRY_GROUP:
     default:
         return "?";

@@ -176,6 +176,17 @@ void tsri_recorder_host_join(tsr_stream *stream)
     }
 }
 
+tsr_status tsri_recorder_sync(tsr_event event)
+{
+    tsri_recorder *recorder = event.stream->device->recorder;
+    const tsri_entry entry = {
+        .kind = TSRI_ENTRY_SYNC, .stream = event.stream->kind, .seq = event.seq};
+    if (recorder != NULL) {
+        TSR_TRY(append(recorder, &entry));
+    }
+    return TSR_OK;
+}
+
 void tsri_recorder_host_sync(tsr_event event)
 {
     const tsri_recorder *recorder = event.stream->device->recorder;

@@ -4,14 +4,15 @@
  * @file recorder.h
  * What dispatch writes down about a device: the ledger and the race check.
  *
- * Ledger: one entry per allocation, release, kernel, collective, event wait, copy and opening
- * of a group, in host order, with step, stream, label, group, bytes, and (on executing backends)
- * begin and end times. Race check: each stream has a vector clock; an event carries the clock of
- * its point; a wait joins it. For every buffer range the checker keeps the last write and the reads
- * since; a new access that conflicts with one it is not ordered after (no event path) is a race,
- * reported with both calls' names, streams and ranges. The host takes part: sync and read order it
- * after what they waited for, every later call is ordered after that, and releasing a buffer counts
- * as a write by the host. A group of one records kernels that copy, no collectives.
+ * Ledger: one entry per allocation, release, kernel, collective, copy, event wait of a
+ * stream or the host, and opening of a group, in host order, with step, stream, label, group,
+ * bytes, and (on executing backends) begin and end times. Race check: each stream has a vector
+ * clock; an event carries the clock of its point; a wait joins it. For every buffer range the
+ * checker keeps the last write and the reads since; a new access that conflicts with one it is not
+ * ordered after (no event path) is a race, reported with both calls' names, streams and ranges. The
+ * host takes part: sync and read order it after what they waited for, every later call is ordered
+ * after that, and releasing a buffer counts as a write by the host. A group of one records kernels
+ * that copy, no collectives.
  */
 #pragma once
 
@@ -24,13 +25,15 @@ typedef enum tsri_entry_kind {
     TSRI_ENTRY_COLLECTIVE,
     TSRI_ENTRY_WAIT,
     TSRI_ENTRY_COPY,
+    TSRI_ENTRY_SYNC, /* the host waits for an operation that it had not waited for */
     TSRI_ENTRY_GROUP /* opening of a group of more than one: all ranks of the world take part */
 } tsri_entry_kind;
 
 /** op of a TSRI_ENTRY_COPY. */
 typedef enum tsri_copy_kind {
     TSRI_COPY_WRITE = 0, /* from the program's memory */
-    TSRI_COPY_READ,      /* to it */
+    TSRI_COPY_READ,      /* to it, and the host waits */
+    TSRI_COPY_FETCH,     /* to it, and the host goes on */
     TSRI_COPY_HOST,      /* between buffers, of which one is of the host pool */
     TSRI_COPY_DEVICE     /* within a device's memory */
 } tsri_copy_kind;
@@ -48,7 +51,7 @@ typedef struct tsri_entry {
     const int *members; /* world ranks of a collective's group [group_size]; the group's */
     int group_size;
     unsigned axis_mask;
-    uint64_t seq;      /* stream's sequence number; of a WAIT: the awaited one */
+    uint64_t seq;      /* stream's sequence number; of a WAIT or SYNC: the awaited one */
     uint64_t call;     /* of a collective: hash of what all members must pass alike */
     size_t bytes;      /* of the allocation; that a copy moves; that a kernel reads and writes; of a
                           collective: the whole tensor (W pieces) */

@@ -9,9 +9,9 @@
  * everything in order of time (Misra 1986). A wait costs nothing and is played with the operation
  * behind it.
  *
- * The host: entries after a read were enqueued at its end. Where compute runs inline, entries after
- * an operation or a wait of the compute stream were enqueued when that was over. So an entry's
- * "gate" is the last such entry before it. */
+ * The host: entries after a read, or a SYNC, were enqueued at the end of what it awaits. Where
+ * compute runs inline, entries after an operation or a wait of the compute stream were enqueued
+ * when that was over. So an entry's "gate" is the last such entry before it. */
 #include "plan/clock.h"
 
 #include "base/base.h"
@@ -51,7 +51,7 @@ static bool is_operation(const tsri_entry *e)
 
 static bool holds_host(const clock_run *run, const tsri_entry *e)
 {
-    if (e->kind == TSRI_ENTRY_COPY && e->op == TSRI_COPY_READ) {
+    if (e->kind == TSRI_ENTRY_SYNC || (e->kind == TSRI_ENTRY_COPY && e->op == TSRI_COPY_READ)) {
         return true;
     }
     return run->machine->inline_compute && e->stream == TSRI_STREAM_COMPUTE &&
@@ -141,13 +141,19 @@ static bool gate_end(const clock_run *run, int entry, double *operations_s, doub
         const tsri_entry *e = &run->entries[gate];
         double end = 0.0;
 
-        if (is_operation(e)) {
-            return find_end(run, (int)e->stream, e->seq, operations_s);
-        }
-        if (!find_end(run, e->op, e->seq, &end)) {
+        const bool is_wait = e->kind == TSRI_ENTRY_WAIT;
+
+        if (!find_end(run, is_wait ? e->op : (int)e->stream, e->seq, &end)) {
             return false;
         }
-        *waits_s = end > *waits_s ? end : *waits_s;
+        if (is_wait) {
+            *waits_s = larger(*waits_s, end);
+            continue;
+        }
+        *operations_s = larger(*operations_s, end);
+        if (is_operation(e)) { /* later than all before it; a SYNC may be of something older */
+            return true;
+        }
     }
     return true;
 }

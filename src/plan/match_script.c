@@ -24,11 +24,9 @@ static tsr_status add_event(script *s, int lane, const lane_event *event)
     return TSR_OK;
 }
 
-/* The host goes on when lane has done all events so far. */
-static tsr_status add_gate(script *s, reading *r, int lane)
+/* The host goes on when lane has done `need` events. */
+static tsr_status add_gate(script *s, reading *r, int lane, int need)
 {
-    const int need = s->event_count[lane];
-
     if (need <= r->gated) {
         return TSR_OK;
     }
@@ -87,22 +85,42 @@ static tsr_status note_operation(const script *s, reading *r, const tsri_entry *
     return TSR_OK;
 }
 
-/* Before the ledger begins, everything is done. */
-static tsr_status add_wait(script *s, reading *readings, int entry)
+/* Events of stream that must be done for its operation that entry waits for. Before the ledger
+ * begins, everything is done. */
+static tsr_status find_need(const script *s, const reading *target, int stream, int entry, int *out)
 {
     const tsri_entry *e = &s->entries[entry];
-    const reading *target = &readings[e->op];
-    int need = 0;
 
+    *out = 0;
     if (target->count > 0 && e->seq >= target->first_seq) {
         if (e->seq - target->first_seq >= (uint64_t)target->count) {
             return TSR_RAISE(TSR_ERR_INVALID,
                              "entry %d waits for %s:%llu, the newest operation is %llu", entry,
-                             tsri_stream_name((tsri_stream_kind)e->op), (unsigned long long)e->seq,
+                             tsri_stream_name((tsri_stream_kind)stream), (unsigned long long)e->seq,
                              (unsigned long long)(target->first_seq + (uint64_t)target->count - 1));
         }
-        need = target->after[e->seq - target->first_seq];
+        *out = target->after[e->seq - target->first_seq];
     }
+    return TSR_OK;
+}
+
+static tsr_status add_sync(script *s, reading *readings, int entry)
+{
+    const tsri_entry *e = &s->entries[entry];
+    reading *target = &readings[e->stream];
+    int need = 0;
+
+    TSR_TRY(find_need(s, target, (int)e->stream, entry, &need));
+    TSR_TRY(add_gate(s, target, (int)e->stream, need));
+    return TSR_OK;
+}
+
+static tsr_status add_wait(script *s, reading *readings, int entry)
+{
+    const tsri_entry *e = &s->entries[entry];
+    int need = 0;
+
+    TSR_TRY(find_need(s, &readings[e->op], e->op, entry, &need));
     if (need > readings[e->stream].waited[e->op]) {
         const lane_event event = {.entry = entry, .group = -1, .target = e->op, .need = need};
 
@@ -119,7 +137,7 @@ static tsr_status read_entry(script *s, reading *readings, int entry, bool inlin
     switch (e->kind) {
     case TSRI_ENTRY_GROUP:
         TSR_TRY(add_collective(s, entry, LANE_HOST));
-        TSR_TRY(add_gate(s, &readings[LANE_HOST], LANE_HOST));
+        TSR_TRY(add_gate(s, &readings[LANE_HOST], LANE_HOST, s->event_count[LANE_HOST]));
         return TSR_OK;
     case TSRI_ENTRY_COLLECTIVE:
         TSR_TRY(add_collective(s, entry, (int)e->stream));
@@ -132,6 +150,9 @@ static tsr_status read_entry(script *s, reading *readings, int entry, bool inlin
     case TSRI_ENTRY_WAIT:
         TSR_TRY(add_wait(s, readings, entry));
         break;
+    case TSRI_ENTRY_SYNC:
+        TSR_TRY(add_sync(s, readings, entry));
+        return TSR_OK;
     case TSRI_ENTRY_ALLOC:
     case TSRI_ENTRY_RELEASE:
     default:
@@ -139,7 +160,7 @@ static tsr_status read_entry(script *s, reading *readings, int entry, bool inlin
     }
     if ((e->kind == TSRI_ENTRY_COPY && e->op == TSRI_COPY_READ) ||
         (inline_compute && e->stream == TSRI_STREAM_COMPUTE)) {
-        TSR_TRY(add_gate(s, &readings[e->stream], (int)e->stream));
+        TSR_TRY(add_gate(s, &readings[e->stream], (int)e->stream, s->event_count[e->stream]));
     }
     return TSR_OK;
 }

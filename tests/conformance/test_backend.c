@@ -159,6 +159,71 @@ static void check_copy(const char *name)
     backend_rig_close(&r, 2);
 }
 
+/* More writes than staging holds, of which each takes the bytes that it had when it was called; and
+ * readings that end long after, in another order. */
+static void check_staging(const char *name)
+{
+    enum {
+        WRITES = 700,
+        PIECE = 60000,
+        READINGS = 100
+    };
+    backend_rig r;
+    tsr_buffer *x = NULL;
+    tsri_reading readings[READINGS] = {{0}};
+    tsri_reading refused = {0};
+    uint32_t *host = NULL;
+    uint32_t got = 0;
+    int wrong = 0;
+    int fetched = 0;
+    int count = 0;
+    if (!backend_rig_open(name, &r)) {
+        return;
+    }
+    tsr_stream *reduce = r.streams[TSRI_STREAM_REDUCE];
+    REQUIRE_OK(tsri_buffer_alloc(r.device, (size_t)WRITES * 4, TSRI_MEM_OTHER, "staged", &x));
+    REQUIRE_OK(tsri_alloc(PIECE, 1, &host));
+    tsr_buffer *big = NULL;
+    REQUIRE_OK(tsri_buffer_alloc(r.device, PIECE, TSRI_MEM_OTHER, "big", &big));
+    for (uint32_t i = 0; i < WRITES; i++) {
+        for (int at = 0; at < PIECE / 4; at++) {
+            host[at] = i;
+        }
+        REQUIRE_OK(tsri_write(big, 0, host, PIECE, reduce));
+        REQUIRE_OK(tsri_copy(x, (size_t)i * 4, big, PIECE - 4, 4, "last", reduce));
+        REQUIRE_OK(tsri_copy(x, (size_t)i * 4, big, 0, 4, "first", reduce));
+    }
+    memset(host, 0xff, PIECE);
+    for (int i = 0; i < READINGS; i++) {
+        REQUIRE_OK(tsri_read_begin(x, (size_t)i * 7 * 4, 4, reduce, &readings[i]));
+    }
+    for (int i = READINGS - 1; i >= 0; i--) {
+        REQUIRE_OK(tsri_read_end(&readings[i], &got));
+        wrong += r.executes && got != (uint32_t)i * 7;
+        CHECK(readings[i].device == NULL);
+    }
+    CHECK_EQ(wrong, 0);
+    const tsri_entry *e = tsri_recorder_entries(r.device, &count);
+    for (int i = 0; i < count; i++) {
+        fetched += e[i].kind == TSRI_ENTRY_COPY && e[i].op == (int)TSRI_COPY_FETCH;
+        fetched -= e[i].kind == TSRI_ENTRY_SYNC && e[i].stream == TSRI_STREAM_REDUCE;
+    }
+    CHECK_EQ(fetched, 0);
+    CHECK_STATUS(TSR_ERR_STATE, tsri_read_end(&readings[0], &got));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_read_begin(x, 0, TSRI_READING_MOST + 1, reduce, &refused));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_read_begin(x, (size_t)WRITES * 4, 1, reduce, &refused));
+    CHECK(refused.device == NULL);
+    CHECK_OK(tsri_read_begin(x, 0, 0, reduce, &refused));
+    CHECK_OK(tsri_read_end(&refused, NULL));
+    CHECK_OK(tsri_read_begin(x, 0, 8, reduce, &refused));
+    tsri_read_drop(&refused);
+    CHECK_OK(tsri_stream_sync(reduce));
+    tsri_free(&host);
+    tsri_buffer_release(&x);
+    tsri_buffer_release(&big);
+    backend_rig_close(&r, 0);
+}
+
 static void check_empty_ranges(const char *name)
 {
     backend_rig r;
@@ -386,6 +451,11 @@ static void test_copy(void)
     backend_rig_over_all(check_copy);
 }
 
+static void test_staging(void)
+{
+    backend_rig_over_all(check_staging);
+}
+
 static void test_empty_ranges(void)
 {
     backend_rig_over_all(check_empty_ranges);
@@ -415,6 +485,7 @@ const tsr_test_case tsr_test_cases[] = {
     {"table", test_table},
     {"memory", test_memory},
     {"copy", test_copy},
+    {"staging", test_staging},
     {"empty_ranges", test_empty_ranges},
     {"launch", test_launch},
     {"kernel_fails", test_kernel_fails},

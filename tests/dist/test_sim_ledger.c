@@ -167,6 +167,7 @@ static int counted_by(const tsri_entry *e)
     case TSRI_ENTRY_KERNEL:
     case TSRI_ENTRY_COLLECTIVE:
     case TSRI_ENTRY_COPY:
+    case TSRI_ENTRY_SYNC:
         return (int)e->stream;
     case TSRI_ENTRY_WAIT:
         return e->op;

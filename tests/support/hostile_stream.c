@@ -558,10 +558,12 @@ tsr_status hostile_launch(tsr_stream *stream, tsrk_id kernel, const void *args, 
 tsr_status hostile_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
                          tsr_stream *stream)
 {
-    hostile_op op = {
-        .kind = HOSTILE_WRITE, .to = (unsigned char *)buffer->address + offset, .bytes = bytes};
+    hostile_op op = {.kind = HOSTILE_WRITE,
+                     .to = (unsigned char *)buffer->address + offset,
+                     .from = host,
+                     .bytes = bytes};
 
-    return enqueue(stream, &op, host, bytes);
+    return enqueue(stream, &op, NULL, 0);
 }
 
 tsr_status hostile_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
@@ -572,8 +574,7 @@ tsr_status hostile_read(tsr_buffer *buffer, size_t offset, void *host, size_t by
                      .from = (unsigned char *)buffer->address + offset,
                      .bytes = bytes};
 
-    TSR_TRY(enqueue(stream, &op, NULL, 0));
-    return hostile_stream_sync(stream);
+    return enqueue(stream, &op, NULL, 0);
 }
 
 tsr_status hostile_copy(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,

@@ -183,7 +183,6 @@ typedef enum tsri_cpu_entry_kind {
     TSRI_CPU_WAIT,
     TSRI_CPU_LAUNCH,
     TSRI_CPU_COLLECTIVE,
-    TSRI_CPU_WRITE,
     TSRI_CPU_COPY,
     TSRI_CPU_MARK
 } tsri_cpu_entry_kind;
@@ -198,11 +197,6 @@ typedef struct tsri_cpu_entry {
             tsrk_id kernel;
             _Alignas(8) unsigned char args[TSRK_ARGS_MAX_BYTES];
         } launch;
-        struct {
-            void *to;
-            void *from; /* owned */
-            size_t bytes;
-        } write;
         struct {
             unsigned char *to;
             const unsigned char *from;

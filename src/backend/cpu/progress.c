@@ -58,10 +58,6 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
     case TSRI_CPU_MARK:
         tsri_cpu_mark_now(stream, entry->as.event.mark);
         return TSR_OK;
-    case TSRI_CPU_WRITE:
-        memcpy(entry->as.write.to, entry->as.write.from, entry->as.write.bytes);
-        tsri_free(&entry->as.write.from);
-        break;
     case TSRI_CPU_COPY:
         begin = entry->begin_s > 0 ? entry->begin_s : begin;
         entry->begin_s = begin;
@@ -83,9 +79,6 @@ static tsr_status step_entry(tsri_cpu_device *device, tsri_cpu_stream *stream,
 /* Drop what a failed stream still holds; its operations count as over. */
 static void discard_entry(tsri_cpu_stream *stream, tsri_cpu_entry *entry)
 {
-    if (entry->kind == TSRI_CPU_WRITE) {
-        tsri_free(&entry->as.write.from);
-    }
     if (entry->kind == TSRI_CPU_MARK) {
         tsri_cpu_mark_now(stream, entry->as.event.mark);
     }

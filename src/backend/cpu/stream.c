@@ -312,49 +312,21 @@ tsr_status tsri_cpu_submit(tsri_cpu_stream *stream, const tsri_cpu_op *op)
     return TSR_OK;
 }
 
-tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
-                          tsr_stream *stream)
+/* Of what is short enough for the caller to do where the stream has nothing else to do. */
+#define HERE_BYTES ((size_t)1 << 20)
+
+static tsr_status move_bytes(tsr_stream *stream, unsigned char *to, const unsigned char *from,
+                             size_t bytes)
 {
     tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
     tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
-    unsigned char *to = (unsigned char *)buffer->address + offset;
-    void *copy = NULL;
 
     TSR_TRY(tsri_cpu_stream_check(mine));
-    if (mine->queue == NULL || idle(mine)) {
+    if (mine->queue == NULL || (bytes <= HERE_BYTES && idle(mine))) {
         double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
-        if (bytes > 0) {
-            memcpy(to, host, bytes);
-        }
+        tsri_cpu_copy(to, from, bytes, bytes > device->cache_bytes);
         tsri_cpu_record(mine, stream->enqueued, begin);
         done_here(mine);
-        return TSR_OK;
-    }
-    TSR_TRY(tsri_alloc(bytes, 1, &copy));
-    memcpy(copy, host, bytes);
-    tsri_cpu_entry *entry = next_entry(device, mine);
-    entry->kind = TSRI_CPU_WRITE;
-    entry->seq = stream->enqueued;
-    entry->as.write.to = to;
-    entry->as.write.from = copy;
-    entry->as.write.bytes = bytes;
-    push(device, mine);
-    return TSR_OK;
-}
-
-tsr_status tsri_cpu_copy_buffer(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
-                                size_t from_offset, size_t bytes, tsr_stream *stream)
-{
-    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
-    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
-    unsigned char *target = (unsigned char *)to->address + to_offset;
-    const unsigned char *source = (const unsigned char *)from->address + from_offset;
-
-    TSR_TRY(tsri_cpu_stream_check(mine));
-    if (mine->queue == NULL) {
-        double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
-        tsri_cpu_copy(target, source, bytes, bytes > device->cache_bytes);
-        tsri_cpu_record(mine, stream->enqueued, begin);
         return TSR_OK;
     }
     TSR_TRY(tsri_cpu_progress_start(device));
@@ -362,26 +334,29 @@ tsr_status tsri_cpu_copy_buffer(tsr_buffer *to, size_t to_offset, const tsr_buff
     entry->kind = TSRI_CPU_COPY;
     entry->seq = stream->enqueued;
     entry->begin_s = 0;
-    entry->as.copy.to = target;
-    entry->as.copy.from = source;
+    entry->as.copy.to = to;
+    entry->as.copy.from = from;
     entry->as.copy.bytes = bytes;
     entry->as.copy.at = 0;
     push(device, mine);
     return TSR_OK;
 }
 
+tsr_status tsri_cpu_write(tsr_buffer *buffer, size_t offset, const void *host, size_t bytes,
+                          tsr_stream *stream)
+{
+    return move_bytes(stream, (unsigned char *)buffer->address + offset, host, bytes);
+}
+
 tsr_status tsri_cpu_read(tsr_buffer *buffer, size_t offset, void *host, size_t bytes,
                          tsr_stream *stream)
 {
-    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
-    tsri_cpu_stream *mine = (tsri_cpu_stream *)stream;
+    return move_bytes(stream, host, (const unsigned char *)buffer->address + offset, bytes);
+}
 
-    TSR_TRY(tsri_cpu_stream_sync(stream));
-    double begin = device->head.recorder == NULL ? 0 : tsri_now_s();
-    if (bytes > 0) {
-        memcpy(host, (const unsigned char *)buffer->address + offset, bytes);
-    }
-    tsri_cpu_record(mine, stream->enqueued, begin);
-    done_here(mine);
-    return TSR_OK;
+tsr_status tsri_cpu_copy_buffer(tsr_buffer *to, size_t to_offset, const tsr_buffer *from,
+                                size_t from_offset, size_t bytes, tsr_stream *stream)
+{
+    return move_bytes(stream, (unsigned char *)to->address + to_offset,
+                      (const unsigned char *)from->address + from_offset, bytes);
 }

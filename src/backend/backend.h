@@ -51,6 +51,15 @@ typedef enum tsri_stream_kind {
     TSRI_STREAM_COUNT
 } tsri_stream_kind;
 
+/** How a stream stands, and with it the groups that are bound to it. */
+typedef enum tsri_stream_state {
+    TSRI_STREAM_DONE = 0, /* with everything enqueued */
+    TSRI_STREAM_RUNNING,
+    TSRI_STREAM_LATE, /* an operation has waited for other ranks longer than the device's timeout_s,
+                         and does not fail of itself */
+    TSRI_STREAM_FAILED
+} tsri_stream_state;
+
 /** What memory is for; the rows of plan.txt. */
 typedef enum tsri_mem_kind {
     TSRI_MEM_PARAM = 0,  /* parameter shards at rest */
@@ -145,6 +154,7 @@ struct tsr_device {
     unsigned streams_open; /* bit per tsri_stream_kind; kept by dispatch: one stream of each kind */
     bool scribbles;        /* test switch: the arena fills what it hands out with NaN */
     tsri_exposure exposure;
+    struct tsri_guard *guard;     /* NULL: nobody to wait for */
     struct tsri_staging *staging; /* NULL until something goes through it */
 };
 
@@ -221,6 +231,12 @@ struct tsr_backend {
     /* A kernel that fails stops its stream: that status is what this call, or a later one on the
      * stream, and stream_sync return, and what waits for the stream fails with. */
     tsr_status (*launch)(tsr_stream *stream, tsrk_id kernel, const void *args, size_t args_bytes);
+    /* From any thread, blocking on nothing but other calls: how stream stands. text [size]: what of
+     * it is late, or its failure; else "". */
+    tsri_stream_state (*poll)(tsr_stream *stream, char *text, size_t size);
+    /* From any thread: stream and its groups fail with status and text, unless they have failed,
+     * and what is enqueued ends, so that nobody who waits for it hangs. */
+    void (*abort)(tsr_stream *stream, tsr_status status, const char *text);
     /* Host memory to or from a buffer. Neither blocks: host [bytes] stays as it is, and is the
      * call's, until the stream has passed it. Dispatch passes memory of stage_alloc's, or the
      * program's where the program waits for it. */

@@ -23,6 +23,14 @@ tsr_status tsri_op_begin(tsr_stream *stream, const tsri_entry *entry, const tsri
 /** The backend refused the operation just begun: take both back. */
 void tsri_op_undo(tsr_stream *stream);
 
+/* ---- the watch over a device's streams (guard.c) ---- */
+
+/** Begin to look at the streams of device. */
+tsr_status tsri_guard_open(tsr_device *device);
+/** stream of kind is open (NULL: closes). */
+void tsri_guard_stream(tsr_device *device, tsri_stream_kind kind, tsr_stream *stream);
+void tsri_guard_close(tsr_device *device);
+
 /* ---- staging (staging.c) ---- */
 
 /** Blocks until event is reached; says nothing of failures, and leaves the error trail alone. */

@@ -24,6 +24,7 @@ tsr_status tsri_device_open(const tsr_backend *backend, const tsri_device_option
 {
     tsri_device_options filled = {0};
     tsr_device *device = NULL;
+    tsr_status status = TSR_OK;
     if (backend == NULL || out == NULL) {
         return TSR_RAISE(TSR_ERR_INVALID, "device open without a backend or a place for it");
     }
@@ -47,8 +48,14 @@ tsr_status tsri_device_open(const tsr_backend *backend, const tsri_device_option
     }
     TSR_TRY(backend->device_open(&filled, &device));
     device->backend = backend;
+    if (filled.world_size > 1 && (backend->caps & TSR_CAP_EXECUTES) != 0) {
+        TSR_TRY_GOTO(status, tsri_guard_open(device), close_device);
+    }
     *out = device;
     return TSR_OK;
+close_device:
+    backend->device_close(device);
+    return status;
 }
 
 void tsri_device_close(tsr_device **device)
@@ -61,6 +68,7 @@ void tsri_device_close(tsr_device **device)
                  (*device)->bytes_now + (*device)->host_now, (*device)->streams_open);
     }
     tsri_recorder_detach(*device);
+    tsri_guard_close(*device);
     tsri_exposed_free(*device);
     tsri_stage_free(*device);
     (*device)->backend->device_close(*device);
@@ -169,6 +177,7 @@ tsr_status tsri_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_strea
     stream->enqueued = 0;
     device->streams_open |= 1U << (unsigned)kind;
     tsri_recorder_stream_open(stream);
+    tsri_guard_stream(device, kind, stream);
     *out = stream;
     return TSR_OK;
 }
@@ -179,6 +188,7 @@ void tsri_stream_close(tsr_stream **stream)
         return;
     }
     tsr_device *device = (*stream)->device;
+    tsri_guard_stream(device, (*stream)->kind, NULL);
     tsri_recorder_host_join(*stream);
     tsri_stage_forget(*stream);
     tsri_exposed_forget(*stream);
@@ -271,6 +281,17 @@ tsr_status tsri_stream_sync(tsr_stream *stream)
     TSR_TRY(stream->device->backend->stream_sync(stream));
     tsri_recorder_host_join(stream);
     return TSR_OK;
+}
+
+tsri_stream_state tsri_stream_poll(tsr_stream *stream, char *text, size_t size)
+{
+    text[0] = '\0';
+    return stream->device->backend->poll(stream, text, size);
+}
+
+void tsri_stream_abort(tsr_stream *stream, tsr_status status, const char *text)
+{
+    stream->device->backend->abort(stream, status, text);
 }
 
 /* ---- operations ---- */

@@ -49,6 +49,11 @@ tsr_status tsri_event_elapsed(tsr_event from, tsr_event to, double *seconds_out)
 double tsri_exposed_s(tsr_device *device);
 /** Blocks until stream has done everything enqueued. */
 tsr_status tsri_stream_sync(tsr_stream *stream);
+/** Any thread: how stream stands; text: see tsr_backend.poll. A device of more than one rank has
+ * its streams looked at about once a second, and those that are late ended. */
+tsri_stream_state tsri_stream_poll(tsr_stream *stream, char *text, size_t size);
+/** Any thread: end stream with status (not TSR_OK) and text, see tsr_backend.abort. */
+void tsri_stream_abort(tsr_stream *stream, tsr_status status, const char *text);
 
 /** A byte range that a call reads or writes. */
 typedef struct tsri_access {

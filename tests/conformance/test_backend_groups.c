@@ -2,6 +2,7 @@
  * Copyright The Tessera authors */
 /* ranks: 1 2 4 */
 /* What every backend promises of groups: see test_backend.c. */
+#include "backend/boot/boot.h"
 #include "backend/recorder.h"
 #include "base/base.h"
 
@@ -142,6 +143,115 @@ static void check_collectives(const char *name)
     backend_rig_close(&r, 0);
 }
 
+/* ---- ranks that do not come ---- */
+
+enum {
+    TEXT = 320
+};
+
+/* On all ranks but 0: a sum that waits for rank 0, and compute that waits for the sum. */
+static void enqueue_sum(backend_rig *r, tsr_buffer *x)
+{
+    const tsri_coll_item item = {x, 0, x, 0, 16};
+    const tsri_coll coll = {.kind = TSRI_ALL_REDUCE,
+                            .dtype = TSR_F32,
+                            .items = &item,
+                            .item_count = 1,
+                            .label = "alone"};
+
+    CHECK_OK(tsri_collective(r->all[TSRI_STREAM_REDUCE], &coll, r->streams[TSRI_STREAM_REDUCE]));
+}
+
+/* Rank 0 stays until the others have given up, and leaves the group as they do. */
+static void leave_alike(backend_rig *r, tsr_buffer *x)
+{
+    char text[TEXT];
+
+    if (!r->executes || r->size == 1) {
+        return;
+    }
+    CHECK_OK(tsri_team_barrier(tsri_boot_job(), "giving up"));
+    if (r->rank == 0) {
+        enqueue_sum(r, x);
+        tsri_stream_abort(r->streams[TSRI_STREAM_REDUCE], TSR_ERR_COMM, "too late");
+        CHECK_EQ(tsri_stream_poll(r->streams[TSRI_STREAM_REDUCE], text, sizeof(text)),
+                 TSRI_STREAM_FAILED);
+    }
+}
+
+/* What waits for ever is seen, and ended by whoever sees it. */
+static void check_poll_and_abort(const char *name)
+{
+    backend_rig r;
+    tsr_buffer *x = NULL;
+    char text[TEXT];
+    if (!backend_rig_open(name, &r)) {
+        return;
+    }
+    tsr_stream *reduce = r.streams[TSRI_STREAM_REDUCE];
+    tsr_stream *copy = r.streams[TSRI_STREAM_COPY];
+    REQUIRE_OK(backend_rig_floats(&r, 16, &x));
+    for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
+        CHECK_EQ(tsri_stream_poll(r.streams[s], text, sizeof(text)), TSRI_STREAM_DONE);
+        CHECK_STR(text, "");
+    }
+    if (r.executes && r.rank > 0) {
+        enqueue_sum(&r, x);
+        const tsr_event summed = tsri_event_record(reduce);
+        CHECK_OK(tsri_stream_wait(copy, summed)); /* more might find its queue full, and block */
+        CHECK_EQ(tsri_stream_poll(reduce, text, sizeof(text)), TSRI_STREAM_RUNNING);
+        CHECK(!tsri_event_done(summed));
+        tsri_stream_abort(reduce, TSR_ERR_COMM, "ended by the test");
+        tsri_stream_abort(reduce, TSR_ERR_INTERNAL, "once is enough");
+        CHECK_EQ(tsri_stream_poll(reduce, text, sizeof(text)), TSRI_STREAM_FAILED);
+        CHECK_STR(text, "ended by the test");
+        CHECK_STATUS(TSR_ERR_COMM, tsri_event_sync(summed));
+        CHECK_STATUS(TSR_ERR_COMM, tsri_stream_sync(reduce));
+        CHECK(tsri_event_done(summed));
+        CHECK_STATUS(TSR_ERR_COMM, tsri_stream_sync(copy));
+        CHECK_EQ(tsri_stream_poll(copy, text, sizeof(text)), TSRI_STREAM_FAILED);
+        /* The others go on. */
+        CHECK_OK(backend_rig_scale(r.streams[TSRI_STREAM_COMPUTE], x, 0, x, 0, 0, 1.0F));
+        CHECK_OK(tsri_stream_sync(r.streams[TSRI_STREAM_COMPUTE]));
+    }
+    leave_alike(&r, x);
+    tsri_recorder_detach(r.device); /* nothing orders the release after what was ended */
+    tsri_buffer_release(&x);
+    backend_rig_close(&r, 0);
+}
+
+/* The same without anybody's help: the device's limit, and who did not come, are told. */
+static void check_late_ranks(const char *name)
+{
+    backend_rig r;
+    tsr_buffer *x = NULL;
+    if (!backend_rig_open_within(name, 0.3, &r)) {
+        return;
+    }
+    REQUIRE_OK(backend_rig_floats(&r, 16, &x));
+    if (r.executes && r.rank > 0) {
+        enqueue_sum(&r, x);
+        const tsr_status status = tsri_stream_sync(r.streams[TSRI_STREAM_REDUCE]);
+        CHECK(status == TSR_ERR_COMM || status == TSR_ERR_REMOTE); /* of another that gave up */
+        CHECK(strstr(tsr_error_message(), "alone") != NULL);
+        tsr_error_clear();
+    }
+    leave_alike(&r, x);
+    tsri_recorder_detach(r.device);
+    tsri_buffer_release(&x);
+    backend_rig_close(&r, 0);
+}
+
+static void test_poll_and_abort(void)
+{
+    backend_rig_over_all(check_poll_and_abort);
+}
+
+static void test_late_ranks(void)
+{
+    backend_rig_over_all(check_late_ranks);
+}
+
 static void test_collectives(void)
 {
     backend_rig_over_all(check_collectives);
@@ -149,5 +259,7 @@ static void test_collectives(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"collectives", test_collectives},
+    {"poll_and_abort", test_poll_and_abort},
+    {"late_ranks", test_late_ranks},
     {NULL, NULL},
 };

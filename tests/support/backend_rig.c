@@ -31,7 +31,7 @@ static tsr_status open_streams(backend_rig *r)
     return TSR_OK;
 }
 
-static tsr_status open_rig(const char *name, backend_rig *r)
+static tsr_status open_rig(const char *name, double timeout_s, backend_rig *r)
 {
     tsri_boot_info info = {0};
     const tsri_recorder_options recorder = {.ledger = true, .race_check = true};
@@ -40,7 +40,7 @@ static tsr_status open_rig(const char *name, backend_rig *r)
     r->rank = info.rank;
     r->size = info.size;
     const tsri_device_options options = {
-        .world_rank = info.rank, .world_size = info.size, .threads = 1, .timeout_s = 60};
+        .world_rank = info.rank, .world_size = info.size, .threads = 1, .timeout_s = timeout_s};
     TSR_TRY(tsri_backend_find(name, &r->backend));
     r->executes = (r->backend->caps & TSR_CAP_EXECUTES) != 0;
     TSR_TRY(tsri_device_open(r->backend, &options, &r->device));
@@ -49,11 +49,16 @@ static tsr_status open_rig(const char *name, backend_rig *r)
     return TSR_OK;
 }
 
-bool backend_rig_open(const char *name, backend_rig *r)
+bool backend_rig_open_within(const char *name, double timeout_s, backend_rig *r)
 {
-    tsr_status status = open_rig(name, r);
+    tsr_status status = open_rig(name, timeout_s, r);
     CHECK_OK(status);
     return status == TSR_OK;
+}
+
+bool backend_rig_open(const char *name, backend_rig *r)
+{
+    return backend_rig_open_within(name, 60, r);
 }
 
 void backend_rig_close(backend_rig *r, int races)

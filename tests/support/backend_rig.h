@@ -25,6 +25,8 @@ typedef struct backend_rig {
 
 /** False: it failed, and the case has. Collective. */
 bool backend_rig_open(const char *name, backend_rig *r);
+/** With a limit of one collective's wait other than a minute. */
+bool backend_rig_open_within(const char *name, double timeout_s, backend_rig *r);
 /** Checks that nothing is left, and that the race check has found so many. */
 void backend_rig_close(backend_rig *r, int races);
 

@@ -27,7 +27,7 @@ typedef struct hostile_group {
     MPI_Comm comm; /* MPI_COMM_NULL: a group of one */
     tsr_status broken;
     char text[400];
-    bool abandoned; /* a call that nobody answered is still in it */
+    bool abandoned; /* a call ended that others may still be in */
 } hostile_group;
 
 typedef enum phase {
@@ -209,7 +209,6 @@ static void begin(hostile_coll *coll)
 static tsr_status look(hostile_coll *coll, bool *moved_out)
 {
     const hostile_group *group = coll->group;
-    const double limit_s = group->head.device->timeout_s;
     int done = 0;
 
     if (MPI_Test(&coll->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
@@ -217,11 +216,6 @@ static tsr_status look(hostile_coll *coll, bool *moved_out)
                          tsri_coll_name(coll->head.kind), group->name);
     }
     *moved_out = done != 0;
-    if (done == 0 && tsri_now_s() - coll->begin_s > limit_s) {
-        return TSR_RAISE(TSR_ERR_COMM, "%s of %s over \"%s\": not every rank came within %g s",
-                         tsri_coll_name(coll->head.kind),
-                         coll->head.label == NULL ? "?" : coll->head.label, group->name, limit_s);
-    }
     return TSR_OK;
 }
 
@@ -274,6 +268,19 @@ bool hostile_coll_has_begun(const hostile_coll *coll)
     return coll->at == SEND;
 }
 
+bool hostile_coll_is_late(const hostile_coll *coll, char *text, size_t size)
+{
+    const double limit_s = coll->group->head.device->timeout_s;
+
+    if (coll->at != UNDER_WAY || tsri_now_s() - coll->begin_s <= limit_s) {
+        return false;
+    }
+    (void)snprintf(text, size, "%s of %s over \"%s\": not every rank came within %g s",
+                   tsri_coll_name(coll->head.kind),
+                   coll->head.label == NULL ? "?" : coll->head.label, coll->group->name, limit_s);
+    return true;
+}
+
 double hostile_coll_waits_s(const hostile_coll *coll)
 {
     return coll->at == UNDER_WAY ? tsri_now_s() - coll->begin_s : (double)INFINITY;
@@ -284,9 +291,8 @@ void hostile_coll_free(hostile_coll **coll)
     if (*coll == NULL) {
         return;
     }
-    if ((*coll)->at == UNDER_WAY) {
-        (*coll)->group->abandoned = true; /* what MPI may still write to is never freed */
-    } else {
+    (*coll)->group->abandoned = (*coll)->group->abandoned || (*coll)->at != OVER;
+    if ((*coll)->at != UNDER_WAY) { /* what MPI may still write to is never freed */
         tsri_free(&(*coll)->mine);
         tsri_free(&(*coll)->all);
     }

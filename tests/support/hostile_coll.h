@@ -17,6 +17,8 @@ tsr_status hostile_coll_step(hostile_coll *coll, bool *moved_out, bool *over_out
 bool hostile_coll_has_begun(const hostile_coll *coll);
 /** For how long it has waited for other ranks, if it does; else forever. */
 double hostile_coll_waits_s(const hostile_coll *coll);
+/** Whether that is longer than the device allows; text says of what. */
+bool hostile_coll_is_late(const hostile_coll *coll, char *text, size_t size);
 /** Also one that is under way: its memory is then left to MPI. */
 void hostile_coll_free(hostile_coll **coll);
 

@@ -145,14 +145,19 @@ static void pop(hostile_stream *stream)
     free_op(op);
 }
 
-static void fail(hostile_stream *stream, tsr_status status)
+static void fail_with(hostile_stream *stream, tsr_status status, const char *text)
 {
     stream->failed = status;
-    (void)snprintf(stream->text, sizeof(stream->text), "%s", tsr_error_message());
-    tsr_error_clear();
+    (void)snprintf(stream->text, sizeof(stream->text), "%s", text);
     while (stream->first != NULL) {
         pop(stream);
     }
+}
+
+static void fail(hostile_stream *stream, tsr_status status)
+{
+    fail_with(stream, status, tsr_error_message());
+    tsr_error_clear();
 }
 
 static bool reached(tsr_event event)
@@ -453,6 +458,38 @@ tsr_status hostile_stream_sync(tsr_stream *stream)
     const tsr_status status = hostile_stream_check(mine);
     hostile_leave(device);
     return status;
+}
+
+tsri_stream_state hostile_poll(tsr_stream *stream, char *text, size_t size)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    const hostile_stream *mine = (const hostile_stream *)stream;
+
+    hostile_enter(device);
+    const hostile_coll *coll = next_collective(mine);
+    const tsri_stream_state state = mine->failed != TSR_OK ? TSRI_STREAM_FAILED
+                                    : mine->count == 0     ? TSRI_STREAM_DONE
+                                    : coll != NULL && hostile_coll_is_late(coll, text, size)
+                                        ? TSRI_STREAM_LATE
+                                        : TSRI_STREAM_RUNNING;
+
+    if (mine->failed != TSR_OK) {
+        (void)snprintf(text, size, "%s", mine->text);
+    }
+    hostile_leave(device);
+    return state;
+}
+
+void hostile_abort(tsr_stream *stream, tsr_status status, const char *text)
+{
+    hostile_device *device = (hostile_device *)stream->device;
+    hostile_stream *mine = (hostile_stream *)stream;
+
+    hostile_enter(device);
+    if (mine->failed == TSR_OK) {
+        fail_with(mine, status, text);
+    }
+    hostile_leave(device);
 }
 
 void hostile_event_record(tsr_stream *stream, bool timed, tsr_event *event)

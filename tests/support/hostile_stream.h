@@ -110,6 +110,8 @@ tsr_status hostile_stream_open(tsr_device *device, tsri_stream_kind kind, tsr_st
 void hostile_stream_close(tsr_stream *stream);
 tsr_status hostile_stream_wait(tsr_stream *stream, tsr_event event);
 tsr_status hostile_stream_sync(tsr_stream *stream);
+tsri_stream_state hostile_poll(tsr_stream *stream, char *text, size_t size);
+void hostile_abort(tsr_stream *stream, tsr_status status, const char *text);
 void hostile_event_record(tsr_stream *stream, bool timed, tsr_event *event);
 bool hostile_event_done(tsr_event event);
 tsr_status hostile_event_sync(tsr_event event);

@@ -172,6 +172,16 @@ void tsri_boot_guard_done(void)
     tsri_boot_watch_disarm(boot.watch);
 }
 
+tsr_status tsri_boot_look_add(void (*look)(void *context), void *context)
+{
+    return tsri_boot_watch_add(boot.watch, look, context);
+}
+
+void tsri_boot_look_remove(void (*look)(void *context), void *context)
+{
+    tsri_boot_watch_remove(boot.watch, look, context);
+}
+
 static void *give_up(void *code)
 {
     const int *exit_code = code;

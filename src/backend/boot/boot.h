@@ -113,6 +113,11 @@ const char *tsri_boot_look_around(char *text, size_t size);
 void tsri_boot_guard(const char *what);
 void tsri_boot_guard_done(void);
 
+/** Local. look(context) about once a second on the watchdog's thread, which a launched job has,
+ * until removed; neither arms a guard nor blocks for long. Removing waits for a look under way. */
+tsr_status tsri_boot_look_add(void (*look)(void *context), void *context);
+void tsri_boot_look_remove(void (*look)(void *context), void *context);
+
 /** Local. Take the whole job down with exit status code; does not return. Safe from any thread. */
 void tsri_boot_abort(int code) __attribute__((noreturn));
 /** Leave the job. */

@@ -19,6 +19,8 @@ void tsri_boot_watch_limit(tsri_boot_watch *watch, double limit_s);
 /** From now until disarm the caller waits in what, for limit_s and extra_s at most. */
 void tsri_boot_watch_arm(tsri_boot_watch *watch, const char *what, double extra_s);
 void tsri_boot_watch_disarm(tsri_boot_watch *watch);
+tsr_status tsri_boot_watch_add(tsri_boot_watch *watch, void (*look)(void *), void *context);
+void tsri_boot_watch_remove(tsri_boot_watch *watch, void (*look)(void *), void *context);
 
 /** What a rank brings to an exchange. */
 typedef struct tsri_boot_letter {

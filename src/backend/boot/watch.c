@@ -3,7 +3,8 @@
 /**
  * @file watch.c
  * A thread that ends the job when this rank waits too long in calls of MPI that never give up:
- * start, new communicators, end. It also ends this rank when its launcher is gone.
+ * start, new communicators, end. It also ends this rank when its launcher is gone, and calls others
+ * who want to look at something now and then.
  *
  * The message names the rank, what it waits in, and the processes of the job on this host that do
  * not run. Ranks of a host speak one after the other, so that as a rule one does.
@@ -24,6 +25,11 @@ static const double look_s = 1.0;    /* between looks at the launcher */
 static const double turn_s = 0.1;    /* a rank waits longer than the one before by this */
 static const double longest_s = 1.5; /* and by this at most */
 
+typedef struct watch_look {
+    void (*look)(void *context);
+    void *context; /* what it was added with */
+} watch_look;
+
 struct tsri_boot_watch {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -32,6 +38,8 @@ struct tsri_boot_watch {
     double limit_s, deadline_s;
     const char *what; /* NULL: not armed */
     bool stop;
+    watch_look *looks; /* [look_count], under lock */
+    int look_count, look_capacity;
 };
 
 static void expire(const tsri_boot_watch *watch)
@@ -75,10 +83,17 @@ static void *watch_main(void *arg)
 {
     tsri_boot_watch *watch = arg;
 
+    double next_s = 0.0;
+
     (void)pthread_mutex_lock(&watch->lock);
     while (!watch->stop) {
         const double now = tsri_now_s();
         double until = now + look_s;
+
+        for (int i = 0; i < watch->look_count && now >= next_s; i++) {
+            watch->looks[i].look(watch->looks[i].context);
+        }
+        next_s = now >= next_s ? now + look_s : next_s;
 
         if (getppid() != watch->parent) {
             leave_orphaned();
@@ -148,6 +163,7 @@ void tsri_boot_watch_stop(tsri_boot_watch **watch)
         (void)pthread_join((*watch)->thread, NULL);
         (void)pthread_cond_destroy(&(*watch)->change);
         (void)pthread_mutex_destroy(&(*watch)->lock);
+        tsri_free(&(*watch)->looks);
         tsri_free(watch);
     }
 }
@@ -175,4 +191,34 @@ void tsri_boot_watch_disarm(tsri_boot_watch *watch)
     if (watch != NULL) {
         set(watch, NULL, 0.0, false);
     }
+}
+
+tsr_status tsri_boot_watch_add(tsri_boot_watch *watch, void (*look)(void *), void *context)
+{
+    if (watch == NULL) {
+        return TSR_OK;
+    }
+    (void)pthread_mutex_lock(&watch->lock);
+    const tsr_status status = tsri_grow(&watch->looks, &watch->look_capacity, watch->look_count + 1,
+                                        sizeof(watch->looks[0]));
+
+    if (status == TSR_OK) {
+        watch->looks[watch->look_count++] = (watch_look){look, context};
+    }
+    (void)pthread_mutex_unlock(&watch->lock);
+    return status == TSR_OK ? TSR_OK : tsr_error_pass(status, __FILE__, __LINE__, __func__);
+}
+
+void tsri_boot_watch_remove(tsri_boot_watch *watch, void (*look)(void *), void *context)
+{
+    if (watch == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&watch->lock);
+    for (int i = watch->look_count - 1; i >= 0; i--) {
+        if (watch->looks[i].look == look && watch->looks[i].context == context) {
+            watch->looks[i] = watch->looks[--watch->look_count];
+        }
+    }
+    (void)pthread_mutex_unlock(&watch->lock);
 }

@@ -175,7 +175,8 @@ struct tsri_cpu_group {
     const void **sources;     /* [size], scratch of a reduction */
     struct tsri_cpu_mpi *mpi; /* NULL where shared */
     tsri_cpu_group *next;
-    _Atomic int broken; /* status of the first failure; text is then final */
+    _Atomic bool breaks; /* somebody writes the failure */
+    _Atomic int broken;  /* status of the first failure; text is then final */
     char text[TSRI_CPU_TEXT_BYTES];
 };
 
@@ -220,6 +221,8 @@ struct tsri_cpu_stream {
     uint64_t marked;       /* number of the newest taken */
     _Atomic uint64_t pushed, popped;
     _Atomic uint64_t completed; /* seq of the newest operation done */
+    _Atomic bool waits;         /* compute: the caller's thread does, for other ranks or streams */
+    _Atomic bool fails;         /* somebody writes the failure */
     _Atomic int failed;         /* status of the first failure; text is then final */
     char text[TSRI_CPU_TEXT_BYTES];
 };
@@ -310,6 +313,8 @@ void tsri_cpu_stream_drain(tsri_cpu_stream *stream);
 tsr_status tsri_cpu_event_look(tsr_event event, bool *over_out);
 /** Stop stream at the calling thread's failure, and break the groups that use it. */
 void tsri_cpu_stream_fail(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status);
+tsri_stream_state tsri_cpu_poll(tsr_stream *stream, char *text, size_t size);
+void tsri_cpu_abort(tsr_stream *stream, tsr_status status, const char *text);
 
 /* ---- progress.c ---- */
 tsr_status tsri_cpu_progress_start(tsri_cpu_device *device);
@@ -323,8 +328,8 @@ tsr_status tsri_cpu_group_open(tsr_device *device, const int *world_ranks, int s
                                tsr_stream *stream, const char *name, tsr_group **out);
 void tsri_cpu_group_close(tsr_group *group);
 tsr_status tsri_cpu_collective(tsr_group *group, const tsri_coll *coll, tsr_stream *stream);
-/** Mark group broken with the calling thread's message, and tell its members. */
-void tsri_cpu_group_break(tsri_cpu_group *group, tsr_status status);
+/** Mark group broken with this failure, and tell its members. Any thread. */
+void tsri_cpu_group_break(tsri_cpu_group *group, tsr_status status, const char *text);
 /** Advance op by one step. A failure breaks its group. */
 tsr_status tsri_cpu_op_step(tsri_cpu_op *op, tsri_cpu_activity *activity);
 /** What op's caller says of it. */

@@ -143,11 +143,11 @@ static double exposed_s(const tsr_device *device)
         .device_open = device_open, .device_close = device_close, .alloc = tsri_cpu_alloc, \
         .release = tsri_cpu_release, .stream_open = tsri_cpu_stream_open, \
         .stream_close = tsri_cpu_stream_close, .stream_wait = tsri_cpu_stream_wait, \
-        .stream_sync = tsri_cpu_stream_sync, .event_record = tsri_cpu_event_record, \
-        .event_done = tsri_cpu_event_done, .event_sync = tsri_cpu_event_sync, \
-        .event_elapsed = tsri_cpu_event_elapsed, .exposed_s = exposed_s, \
-        .launch = tsri_cpu_launch, .write = tsri_cpu_write, .read = tsri_cpu_read, \
-        .copy = tsri_cpu_copy_buffer, .group_open = tsri_cpu_group_open, \
+        .stream_sync = tsri_cpu_stream_sync, .poll = tsri_cpu_poll, .abort = tsri_cpu_abort, \
+        .event_record = tsri_cpu_event_record, .event_done = tsri_cpu_event_done, \
+        .event_sync = tsri_cpu_event_sync, .event_elapsed = tsri_cpu_event_elapsed, \
+        .exposed_s = exposed_s, .launch = tsri_cpu_launch, .write = tsri_cpu_write, \
+        .read = tsri_cpu_read, .copy = tsri_cpu_copy_buffer, .group_open = tsri_cpu_group_open, \
         .group_close = tsri_cpu_group_close, .collective = tsri_cpu_collective, \
     }
 

@@ -284,19 +284,19 @@ tsr_status tsri_cpu_compare(const tsri_cpu_op *op, const tsri_cpu_call *mine,
                      call_text(theirs, other, sizeof other));
 }
 
-void tsri_cpu_group_break(tsri_cpu_group *group, tsr_status status)
+void tsri_cpu_group_break(tsri_cpu_group *group, tsr_status status, const char *text)
 {
     tsri_cpu_device *device = (tsri_cpu_device *)group->head.device;
     tsri_cpu_control *control = device->control;
     uint32_t none = 0;
 
-    if (atomic_load(&group->broken) != TSR_OK) {
+    if (atomic_exchange(&group->breaks, true)) {
         return;
     }
-    (void)snprintf(group->text, sizeof group->text, "%s", tsr_error_message());
+    (void)snprintf(group->text, sizeof group->text, "%s", text);
     atomic_store_explicit(&group->broken, status, memory_order_release);
     if (atomic_compare_exchange_strong(&control->failure_state, &none, 1)) {
-        (void)snprintf(control->failure, sizeof control->failure, "%s", tsr_error_message());
+        (void)snprintf(control->failure, sizeof control->failure, "%s", text);
         atomic_store(&control->failure_state, 2);
     }
     atomic_store(&control->cell[group->cell].failed, 1);
@@ -321,7 +321,7 @@ tsr_status tsri_cpu_op_step(tsri_cpu_op *op, tsri_cpu_activity *activity)
     }
     status = group->shared ? tsri_cpu_node_step(op, activity) : tsri_cpu_mpi_step(op, activity);
     if (status != TSR_OK) {
-        tsri_cpu_group_break(group, status);
+        tsri_cpu_group_break(group, status, tsr_error_message());
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);
     }
     return TSR_OK;
@@ -370,7 +370,9 @@ tsr_status tsri_cpu_collective(tsr_group *group, const tsri_coll *coll, tsr_stre
     if (stream->kind != TSRI_STREAM_COMPUTE) {
         return tsri_cpu_submit(queue, &op);
     }
+    atomic_store(&queue->waits, true);
     tsr_status status = tsri_cpu_run(device, &op);
+    atomic_store(&queue->waits, false);
     if (status != TSR_OK) {
         tsri_cpu_stream_fail(device, queue, status);
         return tsr_error_pass(status, __FILE__, __LINE__, __func__);

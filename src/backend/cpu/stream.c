@@ -64,18 +64,34 @@ tsr_status tsri_cpu_stream_check(tsri_cpu_stream *stream)
     return failed == TSR_OK ? TSR_OK : TSR_RAISE(failed, "%s", stream->text);
 }
 
-void tsri_cpu_stream_fail(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status)
+static void fail_with(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status,
+                      const char *text)
 {
-    if (atomic_load(&stream->failed) != TSR_OK) {
+    if (atomic_exchange(&stream->fails, true)) {
         return;
     }
-    (void)snprintf(stream->text, sizeof stream->text, "%s", tsr_error_message());
+    (void)snprintf(stream->text, sizeof stream->text, "%s", text);
     atomic_store_explicit(&stream->failed, status, memory_order_release);
     for (tsri_cpu_group *group = device->groups; group != NULL; group = group->next) {
         if (group->head.stream_kind == stream->head.kind) {
-            tsri_cpu_group_break(group, status);
+            tsri_cpu_group_break(group, status, text);
         }
     }
+}
+
+void tsri_cpu_stream_fail(tsri_cpu_device *device, tsri_cpu_stream *stream, tsr_status status)
+{
+    fail_with(device, stream, status, tsr_error_message());
+}
+
+void tsri_cpu_abort(tsr_stream *stream, tsr_status status, const char *text)
+{
+    tsri_cpu_device *device = (tsri_cpu_device *)stream->device;
+
+    (void)pthread_mutex_lock(&device->lock); /* of the list of groups */
+    fail_with(device, (tsri_cpu_stream *)stream, status, text);
+    (void)pthread_mutex_unlock(&device->lock);
+    tsri_cpu_ring(device->control);
 }
 
 static bool idle(const tsri_cpu_stream *stream)
@@ -90,6 +106,21 @@ static tsri_cpu_mark *mark_of(const tsri_cpu_stream *stream, uint64_t mark)
 }
 
 /* A mark that a later one has replaced is reached. */
+/* What waits has a limit of its own (watch.c), so a stream fails instead of being late. */
+tsri_stream_state tsri_cpu_poll(tsr_stream *stream, char *text, size_t size)
+{
+    const tsri_cpu_stream *mine = (const tsri_cpu_stream *)stream;
+
+    if (atomic_load_explicit(&mine->failed, memory_order_acquire) != TSR_OK) {
+        (void)snprintf(text, size, "%s", mine->text);
+        return TSRI_STREAM_FAILED;
+    }
+    return mine->queue == NULL
+               ? (atomic_load(&mine->waits) ? TSRI_STREAM_RUNNING : TSRI_STREAM_DONE)
+           : idle(mine) ? TSRI_STREAM_DONE
+                        : TSRI_STREAM_RUNNING;
+}
+
 static bool reached(const tsri_cpu_stream *stream, tsr_event event)
 {
     return stream->queue == NULL ||
@@ -224,7 +255,11 @@ tsr_status tsri_cpu_stream_wait(tsr_stream *stream, tsr_event event)
         return TSR_OK;
     }
     if (mine->queue == NULL) {
-        return wait_here(device, event, &device->exposed_s);
+        atomic_store(&mine->waits, true);
+        const tsr_status status = wait_here(device, event, &device->exposed_s);
+
+        atomic_store(&mine->waits, false);
+        return status;
     }
     TSR_TRY(tsri_cpu_event_look(event, &over));
     /* An event that is over stays so, whatever else is still queued before this wait. */

@@ -163,6 +163,22 @@ static tsr_status sim_stream_sync(tsr_stream *stream)
     return TSR_OK;
 }
 
+/* Everything is done when it is enqueued. */
+static tsri_stream_state sim_poll(tsr_stream *stream, char *text, size_t size)
+{
+    (void)stream;
+    (void)text;
+    (void)size;
+    return TSRI_STREAM_DONE;
+}
+
+static void sim_abort(tsr_stream *stream, tsr_status status, const char *text)
+{
+    (void)stream;
+    (void)status;
+    (void)text;
+}
+
 static void sim_event_record(tsr_stream *stream, bool timed, tsr_event *event)
 {
     (void)stream;
@@ -253,6 +269,8 @@ const tsr_backend tsri_backend_sim = {
     .stream_close = sim_stream_close,
     .stream_wait = sim_stream_wait,
     .stream_sync = sim_stream_sync,
+    .poll = sim_poll,
+    .abort = sim_abort,
     .event_record = sim_event_record,
     .event_done = sim_event_done,
     .event_sync = sim_event_sync,

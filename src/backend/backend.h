@@ -38,7 +38,9 @@ enum {
     TSR_CAP_EXECUTES = 1u << 0, /* results are computed, not only counted */
     TSR_CAP_ASYNC = 1u << 1,    /* calls may return before their work is done */
     TSR_CAP_BF16 = 1u << 2,     /* computes in bf16 faster than in f32 */
-    TSR_CAP_HOST = 1u << 3      /* addresses are host addresses */
+    TSR_CAP_HOST = 1u << 3,     /* addresses are host addresses */
+    TSR_CAP_WIDE_SUMS = 1u << 4 /* collectives sum bf16 and f16 in f32 and round once; else they may
+                                   round at every rank that a sum passes */
 };
 
 /** The named streams of a device. */
@@ -113,9 +115,9 @@ typedef struct tsri_coll_item {
 } tsri_coll_item;
 
 /** A collective over a list of ranges, which is one operation. All members of the group pass equal
- *  kind, dtype, op, root, item_count and counts, in the same order of calls. Sums of bf16 and f16
- *  accumulate in f32 and are rounded once. The order of a sum depends on the group and the counts
- *  alone, so every rank and every run gets the same bits. */
+ *  kind, dtype, op, root, item_count and counts, in the same order of calls. How sums of bf16 and
+ * f16 accumulate: TSR_CAP_WIDE_SUMS. The order of a sum depends on the group and the counts alone,
+ * so every rank and every run gets the same bits. */
 typedef struct tsri_coll {
     tsri_coll_kind kind;
     tsr_dtype dtype;
@@ -198,7 +200,10 @@ typedef struct tsri_device_options {
     struct tsri_team *team; /* of world_size ranks, borrowed; NULL: the job, or a world of one */
     int threads;            /* 0: cores / local ranks, at least 1 */
     double timeout_s;       /* 0: 600 */
-    const char *sim_target; /* sim only: backend whose kernel table gives the workspace sizes */
+    int local_rank;         /* among the ranks of this host */
+    const char *device; /* which of the host's: index ("1") or PCI address ("0000:3b:00.0"); NULL:
+                           by local_rank. cpu has one */
+    const char *sim_target; /* sim only: backend that runs are planned for; NULL: cpu */
     const char *transport;  /* cpu only: "auto" or "mpi"; NULL: TSR_CPU_TRANSPORT, else "auto" */
 } tsri_device_options;
 
@@ -207,7 +212,10 @@ struct tsr_backend {
     uint32_t caps;
     const char *name; /* "cpu", "cuda", "sim": also the name in config */
 
-    /* Required. A call enqueues on its stream and returns; stream_sync alone blocks. */
+    /* Required. A call enqueues on its stream and returns; those named _sync alone block. */
+    /* What its devices run. Workspace and flops can be asked without a device, and on machines that
+     * have none, so that sim plans with them. */
+    tsr_status (*kernels)(const tsri_kernel_table **out);
     tsr_status (*device_open)(const tsri_device_options *options, tsr_device **out);
     void (*device_close)(tsr_device *device);
     tsr_status (*alloc)(tsr_device *device, size_t bytes,

@@ -51,6 +51,7 @@ static tsr_status open_device(tsr_comm *comm)
         .world_rank = world->rank,
         .world_size = world->size,
         .team = world->team,
+        .local_rank = tsri_boot_get_info()->local_rank,
         .threads = world->threads,
         .timeout_s = world->timeout_s,
     };

@@ -411,10 +411,11 @@ static void check_table(const char *name)
     REQUIRE_OK(tsri_backend_find(name, &b));
     CHECK_STR(b->name, name);
     CHECK_EQ(b->abi, TSR_BACKEND_ABI);
-    CHECK(b->device_open && b->device_close && b->alloc && b->release && b->stream_open &&
-          b->stream_close && b->stream_wait && b->stream_sync && b->event_record && b->event_done &&
-          b->event_sync && b->event_elapsed && b->poll && b->abort && b->launch && b->write &&
-          b->read && b->copy && b->group_open && b->group_close && b->collective);
+    CHECK(b->kernels && b->device_open && b->device_close && b->alloc && b->release &&
+          b->stream_open && b->stream_close && b->stream_wait && b->stream_sync &&
+          b->event_record && b->event_done && b->event_sync && b->event_elapsed && b->poll &&
+          b->abort && b->launch && b->write && b->read && b->copy && b->group_open &&
+          b->group_close && b->collective);
     REQUIRE_OK(tsri_device_open(b,
                                 &(tsri_device_options){.world_rank = tsr_test_rank(),
                                                        .world_size = tsr_test_size(),

@@ -143,6 +143,36 @@ static void check_collectives(const char *name)
     backend_rig_close(&r, 0);
 }
 
+/* Of 1, 2^-8 and 2^-8 in bf16, whose next above 1 is 1 + 2^-7: rounded once that is the sum,
+ * rounded at each rank it may stay 1. */
+static void check_wide_sums(const char *name)
+{
+    const uint16_t mine[] = {0x3f80, 0x3b80, 0x3b80, 0x0000};
+    const uint16_t wide = 0x3f81;
+    backend_rig r;
+    tsr_buffer *x = NULL;
+    uint16_t sum = 0;
+    if (!backend_rig_open(name, &r)) {
+        return;
+    }
+    REQUIRE_OK(backend_rig_floats(&r, 1, &x));
+    tsr_stream *reduce = r.streams[TSRI_STREAM_REDUCE];
+    const tsri_coll_item item = {x, 0, x, 0, 1};
+    const tsri_coll coll = {.kind = TSRI_ALL_REDUCE,
+                            .dtype = TSR_BF16,
+                            .items = &item,
+                            .item_count = 1,
+                            .label = "sum"};
+    REQUIRE_OK(tsri_write(x, 0, &mine[r.rank], sizeof(mine[0]), reduce));
+    REQUIRE_OK(tsri_collective(r.all[TSRI_STREAM_REDUCE], &coll, reduce));
+    REQUIRE_OK(tsri_read(x, 0, &sum, sizeof(sum), reduce));
+    if (r.executes && r.size >= 3) {
+        CHECK(sum == wide || (sum == 0x3f80 && (r.backend->caps & TSR_CAP_WIDE_SUMS) == 0));
+    }
+    tsri_buffer_release(&x);
+    backend_rig_close(&r, 0);
+}
+
 /* ---- ranks that do not come ---- */
 
 enum {
@@ -242,6 +272,11 @@ static void check_late_ranks(const char *name)
     backend_rig_close(&r, 0);
 }
 
+static void test_wide_sums(void)
+{
+    backend_rig_over_all(check_wide_sums);
+}
+
 static void test_poll_and_abort(void)
 {
     backend_rig_over_all(check_poll_and_abort);
@@ -259,6 +294,7 @@ static void test_collectives(void)
 
 const tsr_test_case tsr_test_cases[] = {
     {"collectives", test_collectives},
+    {"wide_sums", test_wide_sums},
     {"poll_and_abort", test_poll_and_abort},
     {"late_ranks", test_late_ranks},
     {NULL, NULL},

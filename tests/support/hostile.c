@@ -180,10 +180,16 @@ static int default_threads(const tsri_device_options *options)
     return tsri_cpu_default_threads(options->world_size > 1 ? tsri_boot_get_info()->local_size : 1);
 }
 
+static tsr_status kernels(const tsri_kernel_table **out)
+{
+    const char *name = getenv("TSR_KERNELS");
+
+    *out = name != NULL && strcmp(name, "ref") == 0 ? tsrk_table_ref() : tsrk_table_cpu();
+    return TSR_OK;
+}
+
 static tsr_status device_open(const tsri_device_options *options, tsr_device **out)
 {
-    const char *kernels = getenv("TSR_KERNELS");
-    const bool is_ref = kernels != NULL && strcmp(kernels, "ref") == 0;
     tsri_team *team = options->team != NULL ? options->team : tsri_boot_job();
     hostile_device *device = NULL;
 
@@ -192,7 +198,7 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
                          options->world_size, team == NULL ? 0 : tsri_team_size(team));
     }
     TSR_TRY(tsri_alloc(1, sizeof(*device), &device));
-    device->head.kernels = is_ref ? tsrk_table_ref() : tsrk_table_cpu();
+    (void)kernels(&device->head.kernels);
     device->head.threads = options->threads > 0 ? options->threads : default_threads(options);
     device->head.timeout_s = options->timeout_s > 0 ? options->timeout_s : TSRI_TIMEOUT_S;
     device->head.scribbles = true;
@@ -214,8 +220,9 @@ static tsr_status device_open(const tsri_device_options *options, tsr_device **o
 
 static const tsr_backend table = {
     .abi = TSR_BACKEND_ABI,
-    .caps = TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST,
+    .caps = TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST | TSR_CAP_WIDE_SUMS,
     .name = "hostile",
+    .kernels = kernels,
     .device_open = device_open,
     .device_close = device_close,
     .alloc = alloc,

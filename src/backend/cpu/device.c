@@ -72,6 +72,12 @@ static tsr_status check_options(const tsri_device_options *options)
                          options->world_rank, options->world_size, options->threads,
                          options->timeout_s);
     }
+    if (options->device != NULL) {
+        return TSR_RAISE(TSR_ERR_INVALID,
+                         "backend cpu has one device, this process's share of the host, found a "
+                         "choice of device \"%s\"",
+                         options->device);
+    }
     const tsri_team *team = team_of(options);
     if (options->world_size > 1 && (team == NULL || tsri_team_size(team) != options->world_size ||
                                     tsri_team_rank(team) != options->world_rank)) {
@@ -135,11 +141,11 @@ static double exposed_s(const tsr_device *device)
     return ((const tsri_cpu_device *)device)->exposed_s;
 }
 
-#define CPU_CAPS (TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST)
+#define CPU_CAPS (TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST | TSR_CAP_WIDE_SUMS)
 
 #define CPU_TABLE(capability_bits) \
     { \
-        .abi = TSR_BACKEND_ABI, .caps = (capability_bits), .name = "cpu", \
+        .abi = TSR_BACKEND_ABI, .caps = (capability_bits), .name = "cpu", .kernels = pick_kernels, \
         .device_open = device_open, .device_close = device_close, .alloc = tsri_cpu_alloc, \
         .release = tsri_cpu_release, .stream_open = tsri_cpu_stream_open, \
         .stream_close = tsri_cpu_stream_close, .stream_wait = tsri_cpu_stream_wait, \

@@ -26,17 +26,19 @@ typedef struct sim_group {
 
 /* ---- device ---- */
 
+static tsr_status sim_kernels(const tsri_kernel_table **out)
+{
+    (void)out;
+    return TSR_RAISE(TSR_ERR_INVALID, "sim has no kernels of its own: its target is a backend that "
+                                      "executes");
+}
+
 static tsr_status find_table(const char *target, const tsri_kernel_table **out)
 {
-    if (target == NULL || strcmp(target, "cpu") == 0) {
-        *out = tsrk_table_cpu();
-        return TSR_OK;
-    }
-    if (strcmp(target, "ref") == 0) {
-        *out = tsrk_table_ref();
-        return TSR_OK;
-    }
-    return TSR_RAISE(TSR_ERR_INVALID, "sim target \"%s\", expected \"cpu\" or \"ref\"", target);
+    const tsr_backend *backend = NULL;
+    TSR_TRY(tsri_backend_find(target == NULL ? "cpu" : target, &backend));
+    TSR_TRY(backend->kernels(out));
+    return TSR_OK;
 }
 
 static tsr_status sim_device_open(const tsri_device_options *options, tsr_device **out)
@@ -261,6 +263,7 @@ const tsr_backend tsri_backend_sim = {
     .abi = TSR_BACKEND_ABI,
     .caps = 0,
     .name = "sim",
+    .kernels = sim_kernels,
     .device_open = sim_device_open,
     .device_close = sim_device_close,
     .alloc = sim_alloc,

@@ -45,7 +45,7 @@ static void test_registry(void)
     check_says("cpu, sim, auto; nearest: cpu");
     CHECK(backend == &tsri_backend_sim);
     CHECK_EQ(tsri_backend_cpu.caps & ~(unsigned)TSR_CAP_BF16,
-             TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST);
+             TSR_CAP_EXECUTES | TSR_CAP_ASYNC | TSR_CAP_HOST | TSR_CAP_WIDE_SUMS);
 }
 
 static void test_environment(void)
@@ -67,6 +67,9 @@ static void test_environment(void)
     CHECK_EQ(tsri_device_open(&tsri_backend_cpu, NULL, &device), TSR_ERR_INVALID);
     check_says("TSR_CPU_TRANSPORT is \"pigeon\"");
     REQUIRE(unsetenv("TSR_CPU_TRANSPORT") == 0);
+    CHECK_EQ(tsri_device_open(&tsri_backend_cpu, &(tsri_device_options){.device = "1"}, &device),
+             TSR_ERR_INVALID);
+    check_says("found a choice of device \"1\"");
     /* A world needs the boot, which has not run here. */
     CHECK_EQ(tsri_device_open(&tsri_backend_cpu, &(tsri_device_options){.world_size = 2}, &device),
              TSR_ERR_STATE);

@@ -55,6 +55,9 @@ static void test_devices(void)
     CHECK_STATUS(TSR_ERR_INVALID,
                  tsri_device_open(&tsri_backend_sim, &(tsri_device_options){.sim_target = "abacus"},
                                   &device));
+    CHECK_STATUS(
+        TSR_ERR_INVALID,
+        tsri_device_open(&tsri_backend_sim, &(tsri_device_options){.sim_target = "sim"}, &device));
     CHECK_STATUS(TSR_ERR_INVALID, tsri_device_open(&tsri_backend_sim,
                                                    &(tsri_device_options){.threads = -1}, &device));
     CHECK(device == NULL);
@@ -105,7 +108,8 @@ static void test_streams_and_events(void)
     CHECK_EQ(f.gather->enqueued, 0);
     CHECK_OK(tsri_stream_wait(f.gather, (tsr_event){.seq = 7}));
     CHECK_OK(tsri_stream_wait(f.compute, (tsr_event){.stream = f.compute, .seq = 7}));
-    CHECK_STATUS(TSR_ERR_INVALID, tsri_stream_wait(f.gather, (tsr_event){.stream = f.compute, .seq = 2}));
+    CHECK_STATUS(TSR_ERR_INVALID,
+                 tsri_stream_wait(f.gather, (tsr_event){.stream = f.compute, .seq = 2}));
     CHECK_EQ(tsri_recorder_wait_count(f.device), 1);
     close_all(&f);
 }

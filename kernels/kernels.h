@@ -282,13 +282,15 @@ typedef struct tsrk_copy_blocks {
 /** Dropout: y = keep ? x / (1 - p) : 0. x, y [batch, seq, cols], a piece of a global
  *  [*, global_seq, global_cols] that starts at (first_row, first_pos, first_col). An element is
  *  kept if tsri_rng_word(key, ((row * global_seq) + pos) * global_cols + col) >= p * 2^32
- *  (rounded to the nearest integer). Backward is the same call on dy. */
+ *  (rounded to the nearest integer). Backward is the same call on dy. With step (a device scalar)
+ * the key of this step's mask is tsri_rng_key(key, *step, site, call), else key itself. */
 typedef struct tsrk_dropout {
     const void *x;
     void *y;
     int64_t batch, seq, cols;
     int64_t first_row, first_pos, first_col, global_seq, global_cols;
-    uint64_t key;
+    const int64_t *step;
+    uint64_t key, site, call;
     float p;
     tsr_dtype type;
     bool accumulate;
@@ -454,24 +456,27 @@ typedef struct tsrk_count_update {
 /** AdamW (Loshchilov & Hutter 2019), t = *step, the number of this update from 1:
  *  g' = g * *scale; p *= 1 - lr*wd; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
  *  p -= lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps). Nothing changes if *skip.
- *  scale, skip: device scalars, NULL allowed. lr is plain; all f32 arrays [n]. */
+ *  scale, skip: device scalars, NULL allowed. lr is the field's times *rate, a device scalar (NULL:
+ *  1). All f32 arrays [n]. */
 typedef struct tsrk_adamw {
     float *p, *m, *v;
     const float *g, *scale;
     const int32_t *skip;
     const int64_t *step;
+    const double *rate;
     int64_t n;
     double lr, beta1, beta2, eps, weight_decay;
 } tsrk_adamw;
 
 /** SGD: g' = g * *scale + wd * p; buffer = *step == 1 ? g' : momentum * buffer + g'; p -= lr *
  *  (nesterov ? g' + momentum * buffer : buffer); without buffer (NULL) p -= lr * g'. step: as
- *  AdamW's; not read without buffer. */
+ *  AdamW's; not read without buffer. lr and rate: as AdamW's. */
 typedef struct tsrk_sgd {
     float *p, *buffer;
     const float *g, *scale;
     const int32_t *skip;
     const int64_t *step;
+    const double *rate;
     int64_t n;
     double lr, momentum, weight_decay;
     bool nesterov;
@@ -569,6 +574,9 @@ typedef struct tsri_kernel_table {
      *  of sizes, types and threads. */
     size_t (*workspace)(tsrk_id id, const void *args, int threads);
 } tsri_kernel_table;
+
+/** The key of the mask that args draw. */
+uint64_t tsrk_dropout_key(const tsrk_dropout *args);
 
 /** "matmul", ...; "?" outside the range. */
 const char *tsrk_name(tsrk_id id);

@@ -38,14 +38,15 @@ static void chunk_drop_add(float *y, const float *x, const uint32_t *words, uint
 }
 
 /* Elements i .. i + n of the piece, which are index .. index + n of the whole. */
-static void drop_chunk(const tsrk_dropout *a, uint32_t least, int64_t i, int64_t index, int64_t n)
+static void drop_chunk(const tsrk_dropout *a, uint64_t key, uint32_t least, int64_t i,
+                       int64_t index, int64_t n)
 {
     uint32_t words[TSRK_CPU_CHUNK];
     float xs[TSRK_CPU_CHUNK];
     float ys[TSRK_CPU_CHUNK];
     float q = (float)(1.0 / (1.0 - (double)a->p));
     const float *x = tsrk_cpu_view(a->x, a->type, i, n, xs);
-    tsrk_cpu_rng_words(words, a->key, (uint64_t)index, n);
+    tsrk_cpu_rng_words(words, key, (uint64_t)index, n);
     if (!a->accumulate) {
         float *y = tsrk_cpu_target(a->y, a->type, i, false, ys);
         chunk_drop(y, x, words, least, q, n);
@@ -66,6 +67,7 @@ tsr_status tsrk_cpu_dropout(const tsrk_dropout *args, const tsrk_context *contex
         tsrk_ref_dropout(a); /* p = 1 keeps no word, which 32 bits cannot say */
         return TSR_OK;
     }
+    const uint64_t key = tsrk_dropout_key(a);
     uint32_t least = (uint32_t)threshold;
     int64_t run = a->cols;
     if (a->cols == a->global_cols) {
@@ -83,7 +85,7 @@ tsr_status tsrk_cpu_dropout(const tsrk_dropout *args, const tsrk_context *contex
         int64_t offset = task % chunks * TSRK_CPU_CHUNK;
         int64_t global =
             ((a->first_row + (row / a->seq)) * a->global_seq) + a->first_pos + (row % a->seq);
-        drop_chunk(a, least, begin + offset, (global * a->global_cols) + a->first_col + offset,
+        drop_chunk(a, key, least, begin + offset, (global * a->global_cols) + a->first_col + offset,
                    tsrk_cpu_chunk_size(run, task % chunks));
     }
     return TSR_OK;

@@ -143,12 +143,13 @@ tsr_status tsrk_cpu_adamw(const tsrk_adamw *args, const tsrk_context *context)
         return TSR_OK;
     }
     double t = (double)*a->step;
+    double lr = a->rate ? a->lr * *a->rate : a->lr;
     const adamw_rule rule = {
         .scale = a->scale ? *a->scale : 1.0F,
-        .decay = (float)(a->lr * a->weight_decay),
+        .decay = (float)(lr * a->weight_decay),
         .w1 = (float)(1.0 - a->beta1),
         .w2 = (float)(1.0 - a->beta2),
-        .rate = (float)(a->lr / (1.0 - pow(a->beta1, t))),
+        .rate = (float)(lr / (1.0 - pow(a->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(a->beta2, t))),
         .eps = (float)a->eps,
     };
@@ -193,7 +194,7 @@ tsr_status tsrk_cpu_sgd(const tsrk_sgd *args, const tsrk_context *context)
         .scale = a->scale ? *a->scale : 1.0F,
         .decay = (float)a->weight_decay,
         .momentum = (float)a->momentum,
-        .lr = (float)a->lr,
+        .lr = (float)(a->rate ? a->lr * *a->rate : a->lr),
         .nesterov = a->nesterov,
     };
     int64_t chunks = tsrk_cpu_chunk_count(a->n);

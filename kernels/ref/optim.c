@@ -83,12 +83,13 @@ tsr_status tsrk_ref_adamw(const tsrk_adamw *args)
     double t = (double)*a->step;
     double bias1 = 1.0 - pow(a->beta1, t);
     double bias2 = 1.0 - pow(a->beta2, t);
+    double lr = a->rate ? a->lr * *a->rate : a->lr;
     for (int64_t i = 0; i < a->n; i++) {
         double g = (double)a->g[i] * scale;
-        double p = (double)a->p[i] * (1.0 - a->lr * a->weight_decay);
+        double p = (double)a->p[i] * (1.0 - lr * a->weight_decay);
         double m = a->beta1 * (double)a->m[i] + (1.0 - a->beta1) * g;
         double v = a->beta2 * (double)a->v[i] + (1.0 - a->beta2) * g * g;
-        p -= a->lr * (m / bias1) / (sqrt(v / bias2) + a->eps);
+        p -= lr * (m / bias1) / (sqrt(v / bias2) + a->eps);
         a->p[i] = (float)p;
         a->m[i] = (float)m;
         a->v[i] = (float)v;
@@ -102,6 +103,7 @@ tsr_status tsrk_ref_sgd(const tsrk_sgd *args)
     if (a->skip && *a->skip) {
         return TSR_OK;
     }
+    double lr = a->rate ? a->lr * *a->rate : a->lr;
     double scale = a->scale ? (double)*a->scale : 1.0;
     for (int64_t i = 0; i < a->n; i++) {
         double p = (double)a->p[i];
@@ -112,7 +114,7 @@ tsr_status tsrk_ref_sgd(const tsrk_sgd *args)
             a->buffer[i] = (float)buffer;
             step = a->nesterov ? g + a->momentum * buffer : buffer;
         }
-        a->p[i] = (float)(p - a->lr * step);
+        a->p[i] = (float)(p - lr * step);
     }
     return TSR_OK;
 }

@@ -160,8 +160,9 @@ struct tsr_tape {
     tsr_buffer *count; /* f64: tokens of the step; then what ranks compare (step_tokens.c) */
     tsri_loss_sums loss;
     tsri_loss_scale scale;
-    tsr_dtensor *one;  /* f32 scalar: the gradient of a loss, in scale's state of this step */
-    tsr_buffer *facts; /* struct facts (facts.c) */
+    tsr_dtensor *one;   /* f32 scalar: the gradient of a loss, in scale's state of this step */
+    tsr_buffer *facts;  /* struct facts (facts.c) */
+    tsr_buffer *values; /* struct tsri_step_values */
     tsri_ids_check *checks;
     int check_count, check_capacity;
     bool facts_due;  /* something was looked at that ranks have not compared */
@@ -250,6 +251,18 @@ void tsri_offload_forget(tsri_checkpoint *checkpoint);
 void tsri_offload_close(tsr_tape *tape);
 /** Number of this call in its path since tsr_tape_begin, from 0. */
 tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out);
+
+/* ---- values: what changes from step to step and kernels read (values.c) ---- */
+
+typedef struct tsri_step_values {
+    int64_t step;
+} tsri_step_values;
+
+tsr_status tsri_values_open(tsr_tape *tape);
+/** At the step's begin. */
+tsr_status tsri_values_begin(tsr_tape *tape);
+/** The step's number, for a kernel of call. */
+const int64_t *tsri_values_step(const tsr_tape *tape, tsri_call *call);
 
 /* ---- facts: what ranks compare once a step (facts.c) ---- */
 

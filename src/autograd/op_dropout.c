@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /**
  * @file op_dropout.c
- * Dropout whose mask is recomputed in backward from (seed, step, module path, call, element).
+ * Dropout whose mask is recomputed in backward from (seed, step, module path, call, element), where
+ * the step's number is read from device memory.
  *
  * Rows are counted over the whole step: micro-batch number times its global rows, plus the row. So
  * a mask changes neither with the mesh nor, rows being equal, with the number of micro-batches. Any
@@ -11,8 +12,6 @@
  */
 #include "autograd_priv.h"
 
-#include "base/rng.h"
-
 #include <string.h>
 
 enum {
@@ -20,8 +19,8 @@ enum {
 };
 
 typedef struct dropout_attr {
-    uint64_t key;
-    int64_t first_row; /* of the micro-batch in the step */
+    uint64_t site, number; /* hash of the path; of the call there */
+    int64_t first_row;     /* of the micro-batch in the step */
     float p;
 } dropout_attr;
 
@@ -70,7 +69,10 @@ static tsr_status run(tsri_op_call *call, const tsr_dtensor *x, tsr_dtensor *y, 
                          .accumulate = accumulate};
 
     memcpy(&attr, call->attr, sizeof(attr));
-    args.key = attr.key;
+    args.key = call->tape->seed;
+    args.site = attr.site;
+    args.call = attr.number;
+    args.step = tsri_values_step(call->tape, &launch);
     args.p = attr.p;
     args.first_row = attr.first_row + x->local_offset[0];
     args.y = accumulate ? tsri_inout(&launch, y) : tsri_out(&launch, y);
@@ -103,7 +105,6 @@ tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor 
 
     const char *path = tsri_tape_path(tape);
     dropout_attr attr = {.p = (float)p};
-    uint64_t number = 0;
 
     if (!(p >= 0.0 && p < 1.0)) {
         return TSR_RAISE(TSR_ERR_INVALID, "dropout in %s: p is %g, wants 0 <= p < 1", path, p);
@@ -112,8 +113,8 @@ tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor 
         *out = x;
         return TSR_OK;
     }
-    TSR_TRY(tsri_tape_count_call(tape, path, &number));
-    attr.key = tsri_rng_key(tape->seed, (uint64_t)tape->step, tsri_hash_text(path), number);
+    TSR_TRY(tsri_tape_count_call(tape, path, &attr.number));
+    attr.site = tsri_hash_text(path);
     attr.first_row = tape->micro_batch * (x->layout.ndim > 0 ? x->layout.shape[0] : 0);
     TSR_TRY(tsri_op_apply(tape, &op_dropout, &x, 1, &attr, sizeof(attr), out));
     return TSR_OK;

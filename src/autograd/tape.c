@@ -25,6 +25,7 @@ static tsr_status open_scalars(tsr_tape *tape)
     TSR_TRY(tsri_write(tape->scale.states, 0, &one, sizeof(one),
                        tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
     TSR_TRY(tsri_facts_open(tape));
+    TSR_TRY(tsri_values_open(tape));
     TSR_TRY(tsr_layout_init(tsr_comm_mesh(tape->comm), NULL, 0, &layout));
     TSR_TRY(tsri_dtensor_bare(tape->comm, &layout, TSR_F32, "one", &tape->one));
     TSR_TRY(tsri_dtensor_attach(tape->one, tape->scale.states, 0));
@@ -200,6 +201,7 @@ void tsr_tape_destroy(tsr_tape **tape)
     tsri_buffer_release(&old->loss.sums);
     tsri_buffer_release(&old->count);
     tsri_buffer_release(&old->facts);
+    tsri_buffer_release(&old->values);
     tsri_free(&old->checks);
     for (int i = 0; i < old->name_capacity; i++) {
         tsri_free(&old->names[i]);
@@ -223,6 +225,7 @@ void tsr_tape_destroy(tsr_tape **tape)
 static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
 {
     TSR_TRY(tsri_loss_zero(tape));
+    TSR_TRY(tsri_values_begin(tape));
     TSR_TRY(tsri_facts_begin(tape));
     TSR_TRY(tsri_tokens_count(tape, labels, micro_batch_count));
     return TSR_OK;

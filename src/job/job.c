@@ -283,6 +283,9 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
 {
     *out = (tsri_step_result){.loss_scale = 1.0};
     TSR_TRY(tsr_step_begin(job->tape, step, job->labels, job->options.micro_batches));
+    if (job->optimizer != NULL) {
+        TSR_TRY(tsri_optimizer_set_lr(job->optimizer, lr));
+    }
     for (int i = 0; i < job->options.micro_batches; i++) {
         TSR_TRY(run_micro_batch(job, i, hooks));
     }

@@ -26,3 +26,6 @@ void tsri_optimizer_get_counter(const tsr_optimizer *optimizer, bool skipped,
 /** Steps taken so far, without skipped ones: AdamW's t. Blocks. */
 tsr_status tsri_optimizer_get_steps(const tsr_optimizer *optimizer, int64_t *out);
 tsr_status tsri_optimizer_set_steps(tsr_optimizer *optimizer, int64_t steps);
+/** Write lr to where update kernels read it, unless it is there. A step that calls this when it
+ * begins, and tsr_optimizer_step with the same, carries no number of its own. */
+tsr_status tsri_optimizer_set_lr(tsr_optimizer *optimizer, double lr);

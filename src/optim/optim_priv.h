@@ -15,6 +15,7 @@ typedef struct scalars {
     int32_t skip;
     int64_t skipped; /* steps so far */
     int64_t updates; /* made so far: AdamW's t */
+    double lr;       /* before groups' factors */
 } scalars;
 
 typedef struct slot {
@@ -33,6 +34,7 @@ struct tsr_optimizer {
     tsri_step_watch watch; /* the step in which it measured */
     bool measured;         /* in that step: norm, scale and skip are of its gradients */
     bool has_norm;         /* of any step */
+    double lr;             /* that the scalars have; NaN: none yet */
 };
 
 /** Elements that opt updates on this rank. */

@@ -190,6 +190,7 @@ tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int co
 
     TSR_TRY(tsri_alloc(1, sizeof(*opt), &opt));
     opt->comm = tsr_comm_retain(comm);
+    opt->lr = (double)NAN;
     opt->watch = (tsri_step_watch){.end = forget_step, .context = opt};
     TSR_TRY_GOTO(status, fill_defaults(options, &opt->options), destroy);
     TSR_TRY_GOTO(status, tsri_alloc((size_t)count, sizeof(slot), &opt->slots), destroy);
@@ -264,6 +265,17 @@ tsr_status tsri_optimizer_get_steps(const tsr_optimizer *opt, int64_t *out)
 {
     TSR_TRY(tsri_read(opt->scalars, offsetof(scalars, updates), out, sizeof(*out),
                       tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    return TSR_OK;
+}
+
+tsr_status tsri_optimizer_set_lr(tsr_optimizer *opt, double lr)
+{
+    if (opt->lr == lr) {
+        return TSR_OK;
+    }
+    TSR_TRY(tsri_write(opt->scalars, offsetof(scalars, lr), &lr, sizeof(lr),
+                       tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE)));
+    opt->lr = lr;
     return TSR_OK;
 }
 

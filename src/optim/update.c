@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* The update of this rank's own elements. Whether it is skipped is known on the device alone, so
- * that is where updates are counted. */
+ * that is where updates are counted; the learning rate lies there too, so that every step's update
+ * is the same calls. */
 #include "optim_priv.h"
 
 #include "base/base.h"
@@ -26,6 +27,11 @@ static const int64_t *step_arg(const tsr_optimizer *opt, tsri_call *call)
     return scalar_in(opt, call, offsetof(scalars, updates), sizeof(int64_t));
 }
 
+static const double *rate_arg(const tsr_optimizer *opt, tsri_call *call)
+{
+    return scalar_in(opt, call, offsetof(scalars, lr), sizeof(double));
+}
+
 static tsr_status count_update(const tsr_optimizer *opt)
 {
     tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
@@ -37,11 +43,11 @@ static tsr_status count_update(const tsr_optimizer *opt)
     return TSR_OK;
 }
 
-static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, tsri_call *call)
 {
     const tsr_param *p = s->param;
     tsrk_adamw args = {.n = tsri_optim_own_count(p),
-                       .lr = lr * s->lr_scale,
+                       .lr = s->lr_scale,
                        .beta1 = opt->options.beta1,
                        .beta2 = opt->options.beta2,
                        .eps = opt->options.eps,
@@ -54,15 +60,16 @@ static tsr_status step_adamw(const tsr_optimizer *opt, const slot *s, double lr,
     args.step = step_arg(opt, call);
     args.scale = scale_arg(opt, call);
     args.skip = skip_arg(opt, call);
+    args.rate = rate_arg(opt, call);
     TSR_TRY(TSRI_LAUNCH(call, ADAMW, &args));
     return TSR_OK;
 }
 
-static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, tsri_call *call)
+static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, tsri_call *call)
 {
     const tsr_param *p = s->param;
     tsrk_sgd args = {.n = tsri_optim_own_count(p),
-                     .lr = lr * s->lr_scale,
+                     .lr = s->lr_scale,
                      .momentum = opt->options.momentum,
                      .weight_decay = s->weight_decay,
                      .nesterov = opt->options.nesterov};
@@ -75,6 +82,7 @@ static tsr_status step_sgd(const tsr_optimizer *opt, const slot *s, double lr, t
     }
     args.scale = scale_arg(opt, call);
     args.skip = skip_arg(opt, call);
+    args.rate = rate_arg(opt, call);
     TSR_TRY(TSRI_LAUNCH(call, SGD, &args));
     return TSR_OK;
 }
@@ -99,6 +107,7 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
     tsr_tape *tape = NULL;
 
     TSR_TRY(check_step(opt, &tape));
+    TSR_TRY(tsri_optimizer_set_lr(opt, lr));
     TSR_TRY(count_update(opt));
     for (int i = 0; i < opt->count; i++) {
         const slot *s = &opt->slots[i];
@@ -109,9 +118,9 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
             continue;
         }
         if (opt->options.kind == TSR_SGD) {
-            TSR_TRY(step_sgd(opt, s, lr, &call));
+            TSR_TRY(step_sgd(opt, s, &call));
         } else {
-            TSR_TRY(step_adamw(opt, s, lr, &call));
+            TSR_TRY(step_adamw(opt, s, &call));
         }
     }
     for (int i = 0; tape != NULL && i < opt->count; i++) {

@@ -105,7 +105,6 @@ static tsri_cpu_mark *mark_of(const tsri_cpu_stream *stream, uint64_t mark)
     return &stream->marks[mark % TSRI_TIMED_EVENTS];
 }
 
-/* A mark that a later one has replaced is reached. */
 /* What waits has a limit of its own (watch.c), so a stream fails instead of being late. */
 tsri_stream_state tsri_cpu_poll(tsr_stream *stream, char *text, size_t size)
 {
@@ -121,6 +120,7 @@ tsri_stream_state tsri_cpu_poll(tsr_stream *stream, char *text, size_t size)
                         : TSRI_STREAM_RUNNING;
 }
 
+/* A mark that a later one has replaced is reached. */
 static bool reached(const tsri_cpu_stream *stream, tsr_event event)
 {
     return stream->queue == NULL ||

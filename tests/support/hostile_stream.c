@@ -19,51 +19,17 @@
 #include <time.h>
 
 #include "support/hostile_coll.h"
+#include "support/hostile_habits.h"
 
 enum {
-    MOST_QUEUED = 2048,
     FOREVER = 1 << 30
 };
 
 static const long nap_ns = 20000;
-/* A stream that goes before others waits for other ranks for so long before others may go on. */
-static const double stubborn_s = 0.004;
 /* A host that is elsewhere for so long may be waiting for a rank that waits for it. */
 static const double patience_s = 0.05;
 
-/* ---- habits ---- */
-
-/* splitmix64 */
-static uint64_t draw(hostile_device *device, uint64_t below)
-{
-    uint64_t z = device->random += 0x9E3779B97F4A7C15ULL;
-
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return (z ^ (z >> 31)) % below;
-}
-
-static void shuffle(hostile_device *device)
-{
-    for (int i = TSRI_STREAM_COUNT - 1; i > 0; i--) {
-        const int k = (int)draw(device, (uint64_t)i + 1);
-        const int other = device->order[k];
-
-        device->order[k] = device->order[i];
-        device->order[i] = other;
-    }
-}
-
-static void draw_habits(hostile_device *device)
-{
-    device->alternates = draw(device, 4) == 0;
-    device->quantum = draw(device, 3) == 0 ? FOREVER : 1 << draw(device, 9);
-    device->starved = draw(device, 2) == 0 ? -1 : (int)draw(device, TSRI_STREAM_COUNT);
-    device->lingers = draw(device, 2) == 0;
-    device->stubborn = draw(device, 2) == 0;
-    device->room = draw(device, 3) == 0 ? 1 << draw(device, 7) : MOST_QUEUED;
-    shuffle(device);
-}
+/* ---- entering ---- */
 
 void hostile_enter(hostile_device *device)
 {
@@ -81,7 +47,7 @@ void hostile_enter(hostile_device *device)
         for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
             device->order[s] = s;
         }
-        draw_habits(device);
+        hostile_draw_habits(device);
     }
 }
 
@@ -266,7 +232,7 @@ static bool run_first(hostile_device *device, bool skips_begun)
         if (run_next(stream)) {
             return true;
         }
-        if (device->stubborn && coll != NULL && hostile_coll_waits_s(coll) < stubborn_s) {
+        if (device->stubborn && coll != NULL && hostile_coll_waits_s(coll) < device->grace_s) {
             return false;
         }
     }
@@ -279,7 +245,7 @@ static bool run_starved(hostile_device *device)
     for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
         const hostile_coll *coll = next_collective(device->streams[s]);
 
-        if (s != device->starved && coll != NULL && hostile_coll_waits_s(coll) < stubborn_s) {
+        if (s != device->starved && coll != NULL && hostile_coll_waits_s(coll) < device->grace_s) {
             return false;
         }
     }
@@ -291,10 +257,10 @@ static bool advance(hostile_device *device)
 {
     device->quantum--;
     if (device->quantum < 0) {
-        draw_habits(device);
+        hostile_draw_habits(device);
     }
     if (device->alternates) {
-        shuffle(device);
+        hostile_shuffle(device);
     }
     return (device->lingers && run_first(device, true)) || run_first(device, false) ||
            run_starved(device);
@@ -302,8 +268,8 @@ static bool advance(hostile_device *device)
 
 static void run_on(hostile_device *device)
 {
-    const uint64_t how = draw(device, 4);
-    int most = how == 3 ? FOREVER : (int)draw(device, 32);
+    const uint64_t how = hostile_draw(device, 4);
+    int most = how == 3 ? FOREVER : (int)hostile_draw(device, 32);
 
     while (how >= 2 && most > 0 && advance(device)) {
         most--;
@@ -337,7 +303,7 @@ tsr_status hostile_stream_push(hostile_stream *stream, const hostile_op *op)
     copy->next = NULL;
     copy->order = ++device->enqueued;
     if (stream->count >= device->room) {
-        drain_to(stream, (int)draw(device, (uint64_t)device->room));
+        drain_to(stream, (int)hostile_draw(device, (uint64_t)device->room));
         if (stream->failed != TSR_OK) {
             tsri_free(&copy);
             return hostile_stream_check(stream);
@@ -554,7 +520,7 @@ bool hostile_event_done(tsr_event event)
     hostile_device *device = (hostile_device *)event.stream->device;
 
     hostile_enter(device);
-    for (int most = 1 + (int)draw(device, 4); most > 0 && !reached(event); most--) {
+    for (int most = 1 + (int)hostile_draw(device, 4); most > 0 && !reached(event); most--) {
         (void)advance(device);
     }
     const bool done = reached(event);

@@ -69,6 +69,7 @@ typedef struct hostile_device {
     int starved;     /* stream that goes on only where no other can; -1: none */
     bool lingers;    /* between a collective's begin, with its output poisoned, and its rest */
     bool stubborn;   /* others do not go on at once where one waits for other ranks */
+    double grace_s;  /* for so long they do not */
     int room;        /* of a queue */
 
     struct hostile_block *freed, *freed_last;

@@ -333,6 +333,16 @@ static void test_flops(void)
     CHECK(tsrk_flops(TSRK_MATMUL, &m, &type) == 2.0 * 3 * 5 * 7);
     CHECK_EQ(type, TSR_BF16);
     CHECK(tsrk_flops(TSRK_ATTENTION, &a, &type) == 4.0 * 2 * 3 * 8 * 8 * 4 / 2);
+    tsrk_attention across = a; /* every query with every key */
+    across.kv_seq = 5;
+    across.full = true;
+    CHECK(tsrk_flops(TSRK_ATTENTION, &across, &type) == 4.0 * 2 * 3 * 8 * 5 * 4);
+    across.kv_seq = 20; /* the last 8 of 20: all keys before them, and half among themselves */
+    across.full = false;
+    CHECK(tsrk_flops(TSRK_ATTENTION, &across, &type) == 4.0 * 2 * 3 * 8 * (12 + 4) * 4);
+    tsrk_matmul batch = m;
+    batch.batch = 6;
+    CHECK(tsrk_flops(TSRK_MATMUL, &batch, &type) == 6.0 * 2 * 3 * 5 * 7);
     CHECK(tsrk_flops(TSRK_ADD, &add, &type) == 0.0);
 }
 

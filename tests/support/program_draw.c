@@ -255,8 +255,9 @@ static program_arg draw_piece(program_builder *b, // NOLINT(misc-no-recursion): 
 
 /* ---- modules ---- */
 
-static const char *const kept[] = {"linear",    "gelu",     "attention",   "rmsnorm",
-                                   "layernorm", "silu_mul", "redistribute"};
+static const char *const kept[] = {"linear",    "gelu",     "attention",    "rmsnorm",
+                                   "layernorm", "silu_mul", "redistribute", "softmax",
+                                   "matmul",    "multiply", "slice"};
 
 /* An operation by name that every call of the module runs. */
 static bool always_runs(const program_module *m, const char *name)
@@ -281,7 +282,7 @@ static void draw_checkpoint(program_builder *b, int module)
     m->checkpoint = true;
     m->offload = program_is_on(b, PROGRAM_ON_OFFLOAD) && program_once(c, 2);
     for (int i = 0; program_is_on(b, PROGRAM_ON_KEEP) && i < PROGRAM_MAX_KEEP; i++) {
-        const char *name = kept[program_pick(c, 7)];
+        const char *name = kept[program_pick(c, 11)];
 
         if (always_runs(m, name) && (m->keep_count == 0 || strcmp(m->keep[0], name) != 0)) {
             m->keep[m->keep_count++] = name;

@@ -56,7 +56,7 @@ TSR_API void tsr_module_release(tsr_module **module);
  * Local. Create a parameter of @p module. The module owns it; *out is borrowed and may be NULL.
  *
  * @retval TSR_ERR_INVALID  name empty, taken, or with one of ".*{}," or a space; a shape that is
- *                          not 1 or 2 dims; a mean or deviation that cannot be meant.
+ *                          not 1 to 4 dims; a mean or deviation that cannot be meant.
  * @retval TSR_ERR_STATE    the module is materialised.
  */
 TSR_CHECKED tsr_status tsr_module_add_param(tsr_module *module, const char *name,

@@ -16,10 +16,13 @@ TSR_BEGIN_DECLS
 
 typedef struct tsr_param tsr_param;
 
+/** Most dims of a parameter. */
+#define TSR_PARAM_MAX_DIMS 4
+
 /** Zero-initialise for defaults. */
 typedef struct tsr_param_spec {
     int64_t shape[TSR_MAX_DIMS]; /**< Global; [out, in] for a linear weight. */
-    int ndim;                    /**< 1 or 2. */
+    int ndim;                    /**< 1 to TSR_PARAM_MAX_DIMS; dims 0 and 1 can be split. */
     double init_mean;            /**< Every element, or the mean of a normal. */
     double init_std;             /**< 0: constant init_mean. */
     bool frozen;                 /**< Not trained: no gradient, no optimizer state. */

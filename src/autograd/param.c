@@ -14,8 +14,8 @@
 
 static tsr_status check_spec(const char *name, const tsr_param_spec *spec)
 {
-    if (spec->ndim < 1 || spec->ndim > 2) {
-        return TSR_RAISE(TSR_ERR_INVALID, "parameter %s has %d dims, wants 1 or 2", name,
+    if (spec->ndim < 1 || spec->ndim > TSR_PARAM_MAX_DIMS) {
+        return TSR_RAISE(TSR_ERR_INVALID, "parameter %s has %d dims, wants 1 to 4", name,
                          spec->ndim);
     }
     for (int d = 0; d < spec->ndim; d++) {

@@ -220,8 +220,8 @@ static bool bad_dim(legal_case *c)
     for (int i = 0; i < o->shard_dim_count; i++) {
         const tsr_param *param = first_match(c, o->shard_dims[i].match);
 
-        if (param != NULL &&
-            (o->shard_dims[i].dim < 0 || o->shard_dims[i].dim >= param->spec.ndim)) {
+        if (param != NULL && (o->shard_dims[i].dim < 0 || o->shard_dims[i].dim > 1 ||
+                              o->shard_dims[i].dim >= param->spec.ndim)) {
             return found(c, "%s of %d dims split along dim %d", param->name, param->spec.ndim,
                          o->shard_dims[i].dim);
         }
@@ -302,7 +302,7 @@ static const rule rules[] = {
     {"pattern", AT_OPTIONS, TSR_ERR_INVALID, "every pattern matches a parameter",
      "a pattern that matches nothing is a slip of the pen", no_match},
     {"shard-dim", AT_OPTIONS, TSR_ERR_INVALID, "a parameter is split along a dim that it has",
-     "vectors have dim 0 alone, matrices 0 and 1", bad_dim},
+     "vectors have dim 0 alone, others are split along 0 or 1", bad_dim},
     {"axis-data", AT_UNIT, TSR_ERR_INVALID, "levels are said of axes that carry data",
      "on other axes ranks hold different tensors, or the same batch, and there is nothing to "
      "reduce",

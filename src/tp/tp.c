@@ -168,7 +168,7 @@ static tsr_status place_param(const application *app, tsr_param *param, tsr_tp_k
         TSR_TRY(column_placement(app, param, &place));
         break;
     case TSR_TP_ROW:
-        if (tsr_param_get_spec(param)->ndim == 2) { /* a bias stays whole: one rank adds it */
+        if (tsr_param_get_spec(param)->ndim >= 2) { /* a bias stays whole: one rank adds it */
             place = (tsr_placement){TSR_SHARD, 1};
         }
         break;

@@ -198,14 +198,14 @@ static void test_params(void)
 {
     const tsr_mesh_axis axes[] = {{"data", 2}, {"tp", 2}};
     const tsr_param_spec spec = {.shape = {10, 6}, .ndim = 2};
-    const tsr_param_spec bad = {.shape = {1, 2, 3}, .ndim = 3};
+    const tsr_param_spec bad = {.shape = {1, 2, 3, 4, 5}, .ndim = 5};
     const tsr_placement by_row = {.kind = TSR_SHARD, .dim = 0};
     tsr_param *param = NULL;
     rig r;
 
     REQUIRE_OK(rig_open(&r, "sim", axes, 2, 3));
     REQUIRE(tsri_param_create(r.comm, "p", &bad, &param) == TSR_ERR_INVALID);
-    check_says("parameter p has 3 dims, wants 1 or 2");
+    check_says("parameter p has 5 dims, wants 1 to 4");
     REQUIRE_OK(tsri_param_create(r.comm, "p", &spec, &param));
     CHECK_EQ(tsr_param_count(param), 60);
     CHECK(tsr_param_value(param)->param == param);

@@ -193,12 +193,17 @@ TSR_CHECKED tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dty
                                    tsr_dtensor **out);
 
 /** Zero each element with probability @p p, scale the others by 1 / (1 - p). Collective. The mask
- *  depends on seed, step, module path, call number and global element alone. p 0: out is x. */
+ *  depends on seed, step, module path, call number and global element alone; the call number counts
+ *  calls in that path on this rank, so ranks that leave one out should leave out those behind it
+ *  too, or give them a module of their own. p 0, and in an evaluation: out is x. */
 TSR_CHECKED tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor **out);
 
 /**
  * loss [] = sum of the cross entropies of rows whose label is not TSR_IGNORE_INDEX, divided by the
- * step's count of them. Collective over the axes that shard the vocabulary (max, then sums).
+ * step's count of them; in an evaluation by the count of these labels. Collective over the axes
+ * that shard the vocabulary (max, then sums), in an evaluation also over those that split labels.
+ *
+ * Labels that were not given to tsr_step_begin are not in that count: the log says so once.
  *
  * @param logits  [batch, seq, vocab]; the vocabulary may be sharded.
  * @param labels  I32 [batch, seq], placed as logits are on batch and seq.

@@ -15,7 +15,7 @@
  *
  * A call out of this order is TSR_ERR_STATE on all ranks alike, and says what is missing. What is
  * in order:
- * - A micro-batch may do without backward: it is an evaluation, adds nothing and loses nothing.
+ * - A micro-batch may do without backward: it adds nothing and takes nothing away.
  * - The first clip or update takes the step's gradients as final, and makes the reductions that no
  *   backward has made by then. All micro-batches must have begun, since the labels of all are
  *   counted, unless the program has marked the last backward itself (unit.h); and no unit may have
@@ -25,10 +25,24 @@
  * - After a failure in the middle of a pass nothing but tsr_step_end (or the next tsr_step_begin)
  *   is left; the step counts for nothing.
  *
+ * An evaluation is a forward alone: validation, generation. It stands between steps, also before
+ * the first, or inside one, wherever no backward and no module's forward is under way:
+ *
+ *     tsr_eval_begin(tape)
+ *       ... forward; read outputs, or tsr_op_cross_entropy and tsr_eval_loss ...
+ *     tsr_eval_end(tape)
+ *
+ * Nothing is recorded in it, dropout passes all through, checkpointed modules run once, units let
+ * go of their parameters as they end. It changes no gradient, counts as no step and takes no random
+ * number: a training takes the same course with and without evaluations, bit by bit. Until it ends
+ * only operations and modules may be called. One that fails in the middle is left by tsr_eval_end;
+ * it fails the step around it, if there is one.
+ *
  * Values that operations return belong to the tape: borrowed by the caller, valid until the module
  * call that made them returns (its result: until the enclosing call returns), at the latest until
- * backward; a loss given to tsr_backward until tsr_step_end. Retain a value to keep it longer, and
- * release it before tsr_step_end. Using one that is gone is TSR_ERR_STATE.
+ * backward; a loss given to tsr_backward until tsr_step_end; those of an evaluation until
+ * tsr_eval_end. Retain a value to keep it longer, and release it before tsr_step_end or
+ * tsr_eval_end. Using one that is gone is TSR_ERR_STATE.
  *
  * Reduced gradients are there from backward to tsr_step_end, which gives their memory back: clip
  * and update before it.
@@ -47,6 +61,9 @@
 TSR_BEGIN_DECLS
 
 typedef struct tsr_tape tsr_tape;
+
+/** Most micro-batches in flight. */
+#define TSR_MAX_IN_FLIGHT 16
 
 /** The label that does not count. */
 #define TSR_IGNORE_INDEX (-100)
@@ -75,6 +92,21 @@ TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor 
                                       int micro_batch_count);
 
 /**
+ * The same with a normaliser of the program's own in place of labels, for losses that are no means
+ * over tokens: tsr_op_cross_entropy divides by it, and tsr_step_tokens returns it.
+ *
+ * Collective over the mesh (two small all-reduces).
+ *
+ * @param normaliser  Finite and above 0; the same on all ranks. 1: losses are sums, as they come.
+ * @retval TSR_ERR_STATE     as tsr_step_begin.
+ * @retval TSR_ERR_INVALID   normaliser or micro_batch_count.
+ * @retval TSR_ERR_DISAGREE  ranks passed different normalisers or micro_batch_counts, or labels;
+ *                           no step has begun.
+ */
+TSR_CHECKED tsr_status tsr_step_begin_with(tsr_tape *tape, int64_t step, double normaliser,
+                                           int micro_batch_count);
+
+/**
  * Local; logically collective. What becomes of labels outside [0, vocab) that are not
  * TSR_IGNORE_INDEX, and of ids outside the table, from the next step on.
  *
@@ -86,6 +118,19 @@ TSR_CHECKED tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor 
  */
 TSR_CHECKED tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab);
 
+/**
+ * Local; logically collective. How many micro-batches may be in flight, begun and not yet played
+ * backward, from the next step on: 1 by default. With more, forwards may run ahead of backwards, as
+ * in a pipeline, and each tsr_backward plays the micro-batch that its loss belongs to. Gradients
+ * add up in the order of backwards; a unit is gathered again for each.
+ *
+ * @param most  1 to TSR_MAX_IN_FLIGHT. One that begins beyond it takes the place of the oldest,
+ *              which can not be played any more.
+ * @retval TSR_ERR_STATE    a step or an evaluation is under way.
+ * @retval TSR_ERR_INVALID  another number.
+ */
+TSR_CHECKED tsr_status tsr_tape_set_in_flight(tsr_tape *tape, int most);
+
 /** Local. Begin recording micro-batch @p micro_batch of the step, in order from 0. TSR_ERR_STATE
  * out of order, outside of a step, and once gradients are final. */
 TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
@@ -96,7 +141,7 @@ TSR_CHECKED tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch);
  * Collective over the mesh. The step's last one compares what ranks must agree on (one small
  * all-reduce).
  *
- * @param loss  A scalar dtensor that the tape made since tsr_tape_begin.
+ * @param loss  A scalar dtensor that the tape made in a micro-batch in flight.
  * @retval TSR_ERR_STATE  no micro-batch is recorded, its backward has been played, or gradients are
  *                        final.
  * @retval TSR_ERR_INVALID   a label or an id was out of range: see tsr_tape_ignore_outside.
@@ -109,8 +154,8 @@ TSR_CHECKED tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss);
  *  read at any time. TSR_ERR_STATE before the first step, and in one that failed. */
 TSR_CHECKED tsr_status tsr_step_loss(tsr_tape *tape, double *out);
 
-/** Local. Blocks. Tokens that count in this step, over the whole job; at the moments of
- *  tsr_step_loss. */
+/** Local. Blocks. Tokens that count in this step, over the whole job, or its normaliser; at the
+ *  moments of tsr_step_loss. */
 TSR_CHECKED tsr_status tsr_step_tokens(tsr_tape *tape, double *out);
 
 /**
@@ -124,5 +169,48 @@ TSR_CHECKED tsr_status tsr_step_tokens(tsr_tape *tape, double *out);
  *                        the step is given up, and counts for nothing.
  */
 TSR_CHECKED tsr_status tsr_step_end(tsr_tape *tape);
+
+/* ---- evaluations ---- */
+
+/**
+ * Begin an evaluation. Local; logically collective.
+ *
+ * Memory is that of a step, taken and given back as in one: evaluate one batch at a time.
+ *
+ * @retval TSR_ERR_STATE  during backward, within a module's forward or another evaluation, in a
+ *                        step that failed, or while a step of another tape of the comm is under
+ *                        way.
+ */
+TSR_CHECKED tsr_status tsr_eval_begin(tsr_tape *tape);
+
+/**
+ * The value of a loss that this evaluation has made. Collective over the axes on which @p loss is
+ * Partial. Blocks.
+ *
+ * A loss of tsr_op_cross_entropy is here the mean over the labels of its call that count, over the
+ * whole job: no others are known. So the mean over several batches is the sum of mean times tokens
+ * divided by the sum of tokens.
+ *
+ * @param loss        f32 scalar.
+ * @param tokens_out  Labels that count in the newest tsr_op_cross_entropy of the evaluation, over
+ *                    the whole job. May be NULL.
+ * @retval TSR_ERR_STATE    no evaluation is under way, or it failed.
+ * @retval TSR_ERR_INVALID  no f32 scalar of this comm.
+ */
+TSR_CHECKED tsr_status tsr_eval_loss(tsr_tape *tape, tsr_dtensor *loss, double *mean_out,
+                                     double *tokens_out);
+
+/**
+ * End the evaluation: its values go. Collective over the mesh (one small all-reduce, which compares
+ * labels and ids that were used).
+ *
+ * @retval TSR_ERR_STATE    none is under way; a module's forward is; or, between steps, the program
+ *                          still holds a value of it.
+ * @retval TSR_ERR_INVALID  a label or an id was out of range: see tsr_tape_ignore_outside.
+ */
+TSR_CHECKED tsr_status tsr_eval_end(tsr_tape *tape);
+
+/** Local. Whether an evaluation is under way, for a forward that does something else then. */
+TSR_API bool tsr_tape_in_eval(const tsr_tape *tape);
 
 TSR_END_DECLS

@@ -23,8 +23,8 @@ const char *tsri_op_where(const tsri_op_call *call, char *text, size_t size)
 
 int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value)
 {
-    if (value->node < 0 || value->tape_epoch != tape->epoch || value->node >= tape->node_count ||
-        tape->nodes[value->node]->out != value) {
+    if (value->node < 0 || value->tape_epoch != tape->frame->epoch ||
+        value->node >= tape->frame->node_count || tape->frame->nodes[value->node]->out != value) {
         return -1;
     }
     return value->node;
@@ -100,7 +100,7 @@ static tsr_status check_inputs(tsri_op_call *call)
             return TSR_RAISE(TSR_ERR_INVALID, "%s: input %d lies on another comm than the tape",
                              tsri_op_where(call, where, sizeof(where)), i);
         }
-        if (in->needs_grad && in->param == NULL && !tape->no_grad &&
+        if (in->needs_grad && in->param == NULL && !tape->frame->no_grad &&
             tsri_tape_node_of(tape, in) < 0) {
             return TSR_RAISE(TSR_ERR_STATE,
                              "%s: input %d was made before this micro-batch began, its gradient "
@@ -183,7 +183,7 @@ static tsr_status decide(tsri_op_call *call)
         call->in_layout[i] = call->in[i]->layout;
         call->in_dtype[i] = call->in[i]->dtype;
         call->want[i] = call->in_layout[i];
-        call->needs_grad[i] = !call->tape->no_grad && call->def->backward != NULL &&
+        call->needs_grad[i] = !call->tape->frame->no_grad && call->def->backward != NULL &&
                               call->in[i]->needs_grad &&
                               (TSR_DTYPES_FLOAT & TSR_DTYPE_BIT(call->in_dtype[i])) != 0;
     }
@@ -228,7 +228,7 @@ bool tsri_tape_is_of_params(const tsr_tape *tape, tsr_dtensor *const *in, int in
     for (int i = 0; i < in_count; i++) {
         const int node = in[i]->param == NULL ? tsri_tape_node_of(tape, in[i]) : -1;
 
-        if (in[i]->param == NULL && (node < 0 || !tape->nodes[node]->of_params)) {
+        if (in[i]->param == NULL && (node < 0 || !tape->frame->nodes[node]->of_params)) {
             return false;
         }
     }
@@ -258,7 +258,7 @@ static tsr_status record(tsri_op_call *call)
     call->saved_count = 0; /* the node's now */
     call->out->node = index;
     call->out->node_output = 0;
-    call->out->tape_epoch = tape->epoch;
+    call->out->tape_epoch = tape->frame->epoch;
     call->out->needs_grad = true;
     return TSR_OK;
 }
@@ -362,7 +362,7 @@ tsr_status tsri_op_apply(tsr_tape *tape, const tsri_op_def *def, tsr_dtensor *co
         memcpy(call.attr, attr, attr_bytes);
     }
     TSR_TRY(decide(&call));
-    TSR_TRY_GOTO(status, apply(&call, tape->depth, NULL, out), mark_failed);
+    TSR_TRY_GOTO(status, apply(&call, tape->frame->depth, NULL, out), mark_failed);
     return TSR_OK;
 mark_failed:
     tsri_step_fail(tape);
@@ -490,7 +490,7 @@ tsr_status tsri_op_move(tsr_tape *tape, tsr_dtensor *x, const tsr_layout *to, co
     TSR_TRY_GOTO(status, tsri_tape_meet(tape, moving_axes(&call)), mark_failed);
     /* A parameter's bytes may go away behind the tape's back: its copies are not for others. */
     TSR_TRY_GOTO(status,
-                 apply(&call, x->param != NULL ? tape->depth : tsri_tape_copy_depth(tape, x),
+                 apply(&call, x->param != NULL ? tape->frame->depth : tsri_tape_copy_depth(tape, x),
                        x->param != NULL ? NULL : x, out),
                  mark_failed);
     return TSR_OK;

@@ -18,6 +18,9 @@ typedef struct tsri_step_watch {
     tsr_status (*end)(void *context, bool failed);
     /** The tape has played a micro-batch backward, to its beginning. NULL: nobody asks. */
     tsr_status (*played)(void *context, const tsr_tape *tape);
+    /** A forward that no backward follows, an evaluation, is over; failed: half-way. NULL: nobody
+     * asks. */
+    tsr_status (*left)(void *context, const tsr_tape *tape, bool failed);
     /** An operation of a forward, or of a part's second run, is about to communicate over axes that
      * carry data. NULL: nobody asks. */
     tsr_status (*meet)(void *context, tsr_tape *tape);
@@ -35,6 +38,7 @@ void tsri_tape_unwatch(tsri_step_watch *watch);
 tsr_status tsri_tape_keep(tsr_tape *tape, void *object, void (*release)(void *object));
 /** Whether it is kept already. */
 bool tsri_tape_keeps(const tsr_tape *tape, const void *object);
+/** Of a step or an evaluation. */
 bool tsri_tape_in_step(const tsr_tape *tape);
 
 /* What a program may do next (step.c). Each fails with TSR_ERR_STATE, on all ranks alike; what: the
@@ -74,12 +78,17 @@ const char *tsri_tape_path(const tsr_tape *tape);
 
 tsr_comm *tsri_tape_comm(const tsr_tape *tape);
 int64_t tsri_tape_step(const tsr_tape *tape);
+/** Of the frame under way; -1: an evaluation. */
 int tsri_tape_micro_batch(const tsr_tape *tape);
-int tsri_tape_micro_batch_count(const tsr_tape *tape);
+/** The frame under way is the last of the step that backward may play. */
+bool tsri_tape_is_last(const tsr_tape *tape);
+/** Number of the frame under way among those that may be in flight together. */
+#define TSRI_FRAMES_MAX TSR_MAX_IN_FLIGHT
+int tsri_tape_frame(const tsr_tape *tape);
 bool tsri_tape_in_backward(const tsr_tape *tape);
 /** Another number in each pass: from tsr_tape_begin to the end of backward it is the same. */
 uint64_t tsri_tape_epoch(const tsr_tape *tape);
-/** Device scalar f64: tokens of the step. */
+/** Device scalar f64: tokens that a loss of the frame under way is divided by. */
 tsr_buffer *tsri_tape_token_count(const tsr_tape *tape);
 /** What backward begins with, 1 or a loss scale, and how the norms of a step change it. Every
  *  gradient of the tape carries it. */
@@ -98,8 +107,7 @@ static inline size_t tsri_scale_offset(int i)
 }
 tsri_loss_scale *tsri_tape_scale(tsr_tape *tape);
 void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed);
-/** No nodes are recorded until the next tsr_tape_begin (forward only). */
-void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad);
+/** Nothing is recorded now: an evaluation, or a part's first run. */
 bool tsri_tape_no_grad(const tsr_tape *tape);
 
 /* ---- activation checkpointing ---- */

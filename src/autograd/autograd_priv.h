@@ -129,20 +129,23 @@ typedef enum tsri_step_state {
     TSRI_STEP_FAILED    /* it counts for nothing */
 } tsri_step_state;
 
-struct tsr_tape {
-    tsr_comm *comm;
-    uint64_t seed;
-    int64_t step;
-    int micro_batch, micro_batch_count; /* micro_batch -1: none has begun in this step */
-    uint64_t epoch;
-    tsri_step_state state;
-    bool marked_last; /* the program has said which backward is the step's last, and it has been */
-    bool has_begun;   /* some step has */
-    bool no_grad, recomputing;
-    bool passed_over; /* in this micro-batch this rank has, over what others run */
-    tsri_step_watch *watches;
-    tsri_kept_object *objects; /* until the step ends */
-    int object_count, object_capacity;
+/** What a frame computes for. */
+typedef enum tsri_frame_mode {
+    TSRI_FRAME_TRAIN = 0, /* backward may follow: operations are recorded */
+    TSRI_FRAME_EVAL       /* forward only */
+} tsri_frame_mode;
+
+/** One micro-batch in flight, or an evaluation (frame.c). */
+typedef struct tsri_frame {
+    tsri_frame_mode mode;
+    int index;       /* among the tape's; TSRI_FRAMES_MAX: that of evaluations */
+    bool open;       /* it has begun, and neither been played nor dropped */
+    bool failed;     /* an evaluation that went wrong */
+    int micro_batch; /* -1: none */
+    uint64_t epoch;  /* another number in each pass */
+    bool no_grad;    /* nothing is recorded now: an evaluation, or a part's first run */
+    bool recomputing;
+    bool passed_over; /* this rank has, over what others run */
     tsri_node **nodes;
     int node_count, node_capacity;
     const char **scopes; /* paths */
@@ -151,13 +154,37 @@ struct tsr_tape {
     int hold_count, hold_capacity;
     tsri_inserted *inserted;
     int inserted_count, inserted_capacity;
+    tsri_call_counter *counters; /* dropout calls per path since the frame began */
+    int counter_count, counter_capacity;
+    tsri_checkpoint *keeping;   /* the part in its first run; borrowed; NULL: none */
+    tsri_checkpoint *replaying; /* the part in its second run; borrowed; NULL: none */
+    tsri_checkpoint *leaving;   /* the part whose inputs are LEAVING; borrowed; NULL: none */
+} tsri_frame;
+
+struct tsr_tape {
+    tsr_comm *comm;
+    uint64_t seed;
+    int64_t step;
+    int begun, micro_batch_count; /* micro-batches of the step: begun so far, and all */
+    tsri_step_state state;
+    bool marked_last;  /* the program has said which backward is the step's last, and it has been */
+    bool has_begun;    /* some step has */
+    tsri_frame *frame; /* under way, or the newest that was */
+    int in_flight;     /* most micro-batches that may be */
+    tsri_frame *outer; /* during an evaluation: the frame before; else NULL */
+    tsri_frame *frames[TSRI_FRAMES_MAX + 1]; /* by index; NULL: not needed so far */
+    tsri_step_watch *watches;
+    tsri_kept_object *objects; /* until the step ends */
+    int object_count, object_capacity;
     char **names; /* a hash table of texts: labels of memory and kernels outlive the call */
     int name_count, name_capacity;
-    tsri_call_counter *counters; /* dropout calls per path since tsr_tape_begin */
-    int counter_count, counter_capacity;
     tsri_rope_cache *ropes;
     int rope_count, rope_capacity;
     tsr_buffer *count; /* f64: tokens of the step; then what ranks compare (step_tokens.c) */
+    const tsr_dtensor **labels; /* [micro_batch_count] those that were counted; never followed */
+    int label_count, label_capacity;
+    bool told_labels;       /* that a loss has others */
+    tsr_buffer *eval_count; /* f64: tokens of an evaluation's newest loss (step_loss.c) */
     tsri_loss_sums loss;
     tsri_loss_scale scale;
     tsr_dtensor *one;   /* f32 scalar: the gradient of a loss, in scale's state of this step */
@@ -170,9 +197,6 @@ struct tsr_tape {
     tsri_custom *customs;
     tsri_host_slot **slots; /* of offloaded inputs */
     int slot_count, slot_capacity;
-    tsri_checkpoint *keeping;   /* the part in its first run; borrowed; NULL: none */
-    tsri_checkpoint *replaying; /* the part in its second run; borrowed; NULL: none */
-    tsri_checkpoint *leaving;   /* the part whose inputs are LEAVING; borrowed; NULL: none */
 };
 
 /** A copy of text that lives as long as the tape. */
@@ -190,9 +214,27 @@ tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bo
                             const tsr_dtensor *from, const tsr_layout *to);
 /** Tell those who watch that a backward has been played. */
 tsr_status tsri_tape_tell_played(const tsr_tape *tape);
-/** Drop every node and the scopes' holds. */
-void tsri_tape_drop(tsr_tape *tape);
+/** Let go of what the step keeps alive. */
+void tsri_tape_drop_objects(tsr_tape *tape);
+/** Drop the holds of the frame under way. */
 void tsri_tape_drop_holds(tsr_tape *tape);
+/* frame.c */
+tsr_status tsri_frames_open(tsr_tape *tape);
+void tsri_frames_close(tsr_tape *tape);
+/** Begin micro-batch micro_batch; where as many as may be are in flight the oldest is dropped. */
+tsr_status tsri_frame_begin(tsr_tape *tape, int micro_batch);
+/** Go to the micro-batch in flight to which loss belongs; false: none. */
+bool tsri_frame_of(tsr_tape *tape, const tsr_dtensor *loss);
+/** The frame under way has been played: drop it, and go to the newest in flight; false: none. */
+bool tsri_frame_played(tsr_tape *tape);
+/** Begin an evaluation; the frame before waits. */
+tsr_status tsri_frame_begin_eval(tsr_tape *tape);
+/** It is over. */
+void tsri_frame_end_eval(tsr_tape *tape);
+/** Drop what frame holds: nodes and values. */
+void tsri_frame_drop(tsr_tape *tape, tsri_frame *frame);
+/** All that are in flight. */
+void tsri_frames_drop(tsr_tape *tape);
 /** Append an empty node. */
 tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out);
 /** Release all that a node holds. */
@@ -208,14 +250,19 @@ tsr_status tsri_step_check_begin(const tsr_tape *tape, int64_t step);
 tsr_status tsri_step_check_micro_batch(const tsr_tape *tape, int micro_batch);
 tsr_status tsri_step_check_backward(const tsr_tape *tape);
 tsr_status tsri_step_check_read(const tsr_tape *tape, const char *what);
+tsr_status tsri_step_check_eval(const tsr_tape *tape);
+tsr_status tsri_step_check_eval_end(const tsr_tape *tape);
+tsr_status tsri_step_check_end(const tsr_tape *tape);
 /** Why no operation may run ("before tsr_tape_begin"); NULL: one may. */
 const char *tsri_step_refuses_forward(const tsr_tape *tape);
 bool tsri_step_is_under_way(const tsr_tape *tape);
 bool tsri_step_has_failed(const tsr_tape *tape);
 /* And it has happened. */
 void tsri_step_begun(tsr_tape *tape, int64_t step, int micro_batch_count);
-void tsri_step_forward(tsr_tape *tape, int micro_batch);
-void tsri_step_backward(tsr_tape *tape, bool over);
+void tsri_step_forward(tsr_tape *tape);
+void tsri_step_backward(tsr_tape *tape);
+/** more: another micro-batch is in flight. */
+void tsri_step_played(tsr_tape *tape, bool more);
 void tsri_step_ended(tsr_tape *tape);
 /* step_tokens.c */
 tsr_status tsri_tokens_open(tsr_tape *tape);
@@ -224,10 +271,17 @@ tsr_status tsri_tokens_check(const tsr_tape *tape, tsr_dtensor *const *labels, i
 /** At the step's begin. Collective over the mesh. TSR_ERR_DISAGREE on all ranks alike where they
  *  came with different counts. */
 tsr_status tsri_tokens_count(tsr_tape *tape, tsr_dtensor *const *labels, int count);
+/** Say so, once, if a loss at path is of labels that were not counted. */
+void tsri_tokens_look(tsr_tape *tape, const tsr_dtensor *labels);
+/** The same of a normaliser in place of labels. */
+tsr_status tsri_normaliser_check(double normaliser, int count);
+tsr_status tsri_normaliser_take(tsr_tape *tape, double normaliser, int count);
 /* step_loss.c */
 tsr_status tsri_loss_open(tsr_tape *tape);
 tsr_status tsri_loss_zero(tsr_tape *tape);
 tsr_status tsri_loss_add(tsr_tape *tape, const tsr_dtensor *loss);
+/** In an evaluation: count the labels of a loss over all ranks, for its mean. */
+tsr_status tsri_loss_count(tsri_op_call *call, const tsr_dtensor *labels);
 /** Run the checkpointed part of node again and play the node's gradients through it. */
 tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node);
 void tsri_checkpoint_free(tsri_checkpoint **checkpoint);

@@ -29,19 +29,19 @@ void tsri_checkpoint_free(tsri_checkpoint **checkpoint)
 
 bool tsri_tape_in_recompute(const tsr_tape *tape)
 {
-    return tape->recomputing;
+    return tape->frame->recomputing;
 }
 
 /* ---- first run ---- */
 
 static tsr_status copy_counters(const tsr_tape *tape, tsri_checkpoint *checkpoint)
 {
-    TSR_TRY(
-        tsri_alloc((size_t)tape->counter_count, sizeof(tape->counters[0]), &checkpoint->counters));
-    checkpoint->counter_count = tape->counter_count;
-    if (tape->counter_count > 0) {
-        memcpy(checkpoint->counters, tape->counters,
-               (size_t)tape->counter_count * sizeof(tape->counters[0]));
+    TSR_TRY(tsri_alloc((size_t)tape->frame->counter_count, sizeof(tape->frame->counters[0]),
+                       &checkpoint->counters));
+    checkpoint->counter_count = tape->frame->counter_count;
+    if (tape->frame->counter_count > 0) {
+        memcpy(checkpoint->counters, tape->frame->counters,
+               (size_t)tape->frame->counter_count * sizeof(tape->frame->counters[0]));
     }
     return TSR_OK;
 }
@@ -57,7 +57,7 @@ static tsr_status own_result(tsr_tape *tape, tsr_dtensor *const *in, int in_coun
     }
     if (is_old) {
         TSR_TRY(tsri_dtensor_view(result, &result->layout, 0, out));
-        TSR_TRY(tsri_tape_hold(tape, *out, NULL, tape->depth));
+        TSR_TRY(tsri_tape_hold(tape, *out, NULL, tape->frame->depth));
         return TSR_OK;
     }
     *out = result;
@@ -88,7 +88,7 @@ static tsr_status push_node(tsr_tape *tape, const tsri_op_def *def, const char *
     node->out = out;
     out->node = index;
     out->node_output = 0;
-    out->tape_epoch = tape->epoch;
+    out->tape_epoch = tape->frame->epoch;
     out->needs_grad = true;
     *node_out = node;
     return TSR_OK;
@@ -137,12 +137,12 @@ static tsr_status run_first(tsr_tape *tape, tsri_checkpoint *checkpoint, tsr_dte
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_tape_enter(tape, tsri_tape_path(tape)));
-    checkpoint->depth = tape->depth;
-    tape->no_grad = true;
-    tape->keeping = checkpoint;
+    checkpoint->depth = tape->frame->depth;
+    tape->frame->no_grad = true;
+    tape->frame->keeping = checkpoint;
     status = checkpoint->part(checkpoint->context, tape, in, in_count, &result);
-    tape->keeping = NULL;
-    tape->no_grad = false;
+    tape->frame->keeping = NULL;
+    tape->frame->no_grad = false;
     tsri_tape_leave(tape, status == TSR_OK ? result : NULL);
     TSR_TRY(status);
     TSR_TRY(tsri_keep_check(checkpoint, tsri_tape_path(tape), false));
@@ -158,7 +158,7 @@ tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context
     tsr_dtensor *result = NULL;
     tsr_status status = TSR_OK;
 
-    if (tape->no_grad) {
+    if (tape->frame->no_grad) {
         TSR_TRY(part(context, tape, in, in_count, out));
         return TSR_OK;
     }
@@ -173,7 +173,9 @@ tsr_status tsri_tape_checkpoint(tsr_tape *tape, tsri_part_fn part, void *context
     TSR_TRY_GOTO(status, run_first(tape, checkpoint, in, in_count, &result), fail);
     TSR_TRY_GOTO(status, record_part(tape, &checkpoint, in, in_count, result), fail);
     if (options != NULL && options->offload) {
-        TSR_TRY_GOTO(status, tsri_offload_inputs(tape, tape->nodes[tape->node_count - 1]), fail);
+        TSR_TRY_GOTO(status,
+                     tsri_offload_inputs(tape, tape->frame->nodes[tape->frame->node_count - 1]),
+                     fail);
     }
     *out = result;
     return TSR_OK;
@@ -201,7 +203,8 @@ static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor
         TSR_TRY(tsri_dtensor_view(in, &in->layout, 0, &leaf[i]));
         if (node->call.needs_grad[i]) {
             TSR_TRY(push_node(tape, &op_leaf, node->call.path, leaf[i], &leaf_node));
-            leaf_node->of_params = node->source[i] >= 0 && tape->nodes[node->source[i]]->of_params;
+            leaf_node->of_params =
+                node->source[i] >= 0 && tape->frame->nodes[node->source[i]]->of_params;
             has_node[i] = true;
         }
     }
@@ -210,12 +213,12 @@ static tsr_status push_leaves(tsr_tape *tape, const tsri_node *node, tsr_dtensor
 
 static void swap_counters(tsr_tape *tape, tsri_checkpoint *checkpoint)
 {
-    tsri_call_counter *counters = tape->counters;
-    const int count = tape->counter_count;
+    tsri_call_counter *counters = tape->frame->counters;
+    const int count = tape->frame->counter_count;
 
-    tape->counters = checkpoint->counters;
-    tape->counter_count = checkpoint->counter_count;
-    tape->counter_capacity = checkpoint->counter_count;
+    tape->frame->counters = checkpoint->counters;
+    tape->frame->counter_count = checkpoint->counter_count;
+    tape->frame->counter_capacity = checkpoint->counter_count;
     checkpoint->counters = counters;
     checkpoint->counter_count = count;
 }
@@ -224,17 +227,17 @@ static tsr_status run_again(tsr_tape *tape, tsri_node *node, tsr_dtensor *const 
                             tsr_dtensor **out)
 {
     tsri_checkpoint *checkpoint = node->checkpoint;
-    const bool nested = tape->recomputing;
-    tsri_checkpoint *outer = tape->replaying;
+    const bool nested = tape->frame->recomputing;
+    tsri_checkpoint *outer = tape->frame->replaying;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_tape_enter(tape, node->call.path));
     swap_counters(tape, checkpoint);
-    tape->recomputing = true;
-    tape->replaying = checkpoint;
+    tape->frame->recomputing = true;
+    tape->frame->replaying = checkpoint;
     status = checkpoint->part(checkpoint->context, tape, in, node->call.in_count, out);
-    tape->replaying = outer;
-    tape->recomputing = nested;
+    tape->frame->replaying = outer;
+    tape->frame->recomputing = nested;
     swap_counters(tape, checkpoint);
     TSR_TRY(status);
     TSR_TRY(tsri_keep_check(checkpoint, node->call.path, true));
@@ -252,7 +255,7 @@ static tsr_status hand_over(tsr_tape *tape, tsri_node *node, const tsr_dtensor *
         if (maker < 0) {
             tsr_dtensor_release(&grad);
         } else {
-            TSR_TRY(tsri_node_contribute(tape->nodes[maker], grad));
+            TSR_TRY(tsri_node_contribute(tape->frame->nodes[maker], grad));
         }
     }
     return TSR_OK;
@@ -262,7 +265,7 @@ static tsr_status hand_over(tsr_tape *tape, tsri_node *node, const tsr_dtensor *
 static tsr_status collect(tsr_tape *tape, tsri_node *node, const bool *has_node)
 {
     for (int i = node->call.in_count - 1; i >= 0; i--) {
-        tsri_node *top = tape->nodes[tape->node_count - 1];
+        tsri_node *top = tape->frame->nodes[tape->frame->node_count - 1];
 
         if (!has_node[i]) {
             continue;
@@ -272,7 +275,7 @@ static tsr_status collect(tsr_tape *tape, tsri_node *node, const bool *has_node)
         }
         tsri_node_clear(top);
         tsri_free(&top);
-        tape->node_count--;
+        tape->frame->node_count--;
     }
     return TSR_OK;
 }
@@ -290,7 +293,7 @@ tsr_status tsri_checkpoint_play(tsr_tape *tape, tsri_node *node)
         return TSR_OK;
     }
     TSR_TRY_GOTO(status, push_leaves(tape, node, leaf, has_node), release_leaves);
-    floor = tape->node_count;
+    floor = tape->frame->node_count;
     TSR_TRY_GOTO(status, run_again(tape, node, leaf, &result), release_leaves);
     TSR_TRY_GOTO(status, hand_over(tape, node, result), release_leaves);
     tsri_tape_drop_holds(tape);
@@ -305,5 +308,5 @@ release_leaves:
 
 bool tsri_tape_in_part(const tsr_tape *tape)
 {
-    return tape->keeping != NULL;
+    return tape->frame->keeping != NULL;
 }

@@ -54,10 +54,10 @@ tsr_status tsri_facts_ungraded(tsr_tape *tape)
 {
     const double none = 0.0;
 
-    if (tape->micro_batch < GRADED) {
-        TSR_TRY(tsri_write(tape->facts,
-                           offsetof(facts, graded) + (size_t)tape->micro_batch * sizeof(none),
-                           &none, sizeof(none), tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
+    if (tape->frame->micro_batch < GRADED) {
+        TSR_TRY(tsri_write(
+            tape->facts, offsetof(facts, graded) + (size_t)tape->frame->micro_batch * sizeof(none),
+            &none, sizeof(none), tsri_comm_stream(tape->comm, TSRI_STREAM_COMPUTE)));
     }
     return TSR_OK;
 }
@@ -75,7 +75,7 @@ tsr_status tsri_facts_look(tsri_op_call *call, int i, int64_t limit, const char 
                            .ignore_index = TSR_IGNORE_INDEX,
                            .ignores = ignores};
 
-    if (tape->recomputing || tape->outside != 0) {
+    if (tape->frame->recomputing || tape->outside != 0) {
         return TSR_OK;
     }
     TSR_TRY(tsri_grow(&tape->checks, &tape->check_capacity, tape->check_count + 1,
@@ -84,7 +84,7 @@ tsr_status tsri_facts_look(tsri_op_call *call, int i, int64_t limit, const char 
     *check = (tsri_ids_check){.op = call->def->name,
                               .path = call->path,
                               .what = what,
-                              .micro_batch = tape->micro_batch,
+                              .micro_batch = tape->frame->micro_batch,
                               .ndim = ids->layout.ndim};
     memcpy(check->local_shape, ids->local_shape, sizeof(check->local_shape));
     memcpy(check->local_offset, ids->local_offset, sizeof(check->local_offset));
@@ -113,14 +113,18 @@ static tsr_status raise_outside(const tsr_tape *tape, const int64_t *where)
     const tsri_ids_check *check = &tape->checks[where[3]];
     const bool is_label = strcmp(check->what, "label") == 0;
     char text[96];
+    char pass[32] = "an evaluation";
 
-    return TSR_RAISE(
-        TSR_ERR_INVALID,
-        "%s %lld at %s of micro-batch %d is outside [0, %lld), the %s of %s in \"%s\"; %s"
-        "tsr_tape_ignore_outside lets it pass",
-        check->what, (long long)where[1], position(check, where[0], text, sizeof(text)),
-        check->micro_batch, (long long)where[2], is_label ? "vocabulary" : "table", check->op,
-        check->path, is_label ? "-100 does not count, " : "");
+    if (check->micro_batch >= 0) {
+        (void)snprintf(pass, sizeof(pass), "micro-batch %d", check->micro_batch);
+    }
+    return TSR_RAISE(TSR_ERR_INVALID,
+                     "%s %lld at %s of %s is outside [0, %lld), the %s of %s in \"%s\"; %s"
+                     "tsr_tape_ignore_outside lets it pass",
+                     check->what, (long long)where[1],
+                     position(check, where[0], text, sizeof(text)), pass, (long long)where[2],
+                     is_label ? "vocabulary" : "table", check->op, check->path,
+                     is_label ? "-100 does not count, " : "");
 }
 
 /* Every rank comes here, since every rank has seen the same maximum. */

@@ -38,7 +38,7 @@ static void clear(tsri_kept *kept)
 
 tsr_status tsri_keep_result(tsri_op_call *call, unsigned needed)
 {
-    tsri_checkpoint *checkpoint = call->tape->keeping;
+    tsri_checkpoint *checkpoint = call->tape->frame->keeping;
     tsri_kept *kept = NULL;
 
     if (!is_named(checkpoint, call)) {
@@ -61,7 +61,7 @@ tsr_status tsri_keep_result(tsri_op_call *call, unsigned needed)
 
 tsr_status tsri_keep_take(tsri_op_call *call, bool *taken_out)
 {
-    tsri_checkpoint *checkpoint = call->tape->replaying;
+    tsri_checkpoint *checkpoint = call->tape->frame->replaying;
     tsri_kept *kept = NULL;
 
     *taken_out = false;

@@ -82,9 +82,9 @@ static bool can_leave(const tsr_tape *tape, const tsri_node *node, const tsr_dte
     for (int i = 0; i < node->call.in_count; i++) {
         owners += node->call.in[i] == value;
     }
-    for (int i = 0; i < tape->hold_count; i++) {
-        owners += tape->holds[i].value == value;
-        owners += tape->holds[i].source == value;
+    for (int i = 0; i < tape->frame->hold_count; i++) {
+        owners += tape->frame->holds[i].value == value;
+        owners += tape->frame->holds[i].source == value;
     }
     return value->param == NULL && value->local_count > 0 && value->storage != NULL &&
            value->storage->arena != NULL && value->storage->owners == 1 && value->owners == owners;
@@ -93,9 +93,9 @@ static bool can_leave(const tsr_tape *tape, const tsri_node *node, const tsr_dte
 /* What is leaving has left. */
 static void let_go(tsr_tape *tape)
 {
-    tsri_checkpoint *checkpoint = tape->leaving;
+    tsri_checkpoint *checkpoint = tape->frame->leaving;
 
-    tape->leaving = NULL;
+    tape->frame->leaving = NULL;
     for (int i = 0; checkpoint != NULL && i < TSRI_OP_MAX_IN; i++) {
         tsri_away *away = &checkpoint->away[i];
 
@@ -128,7 +128,7 @@ tsr_status tsri_offload_inputs(tsr_tape *tape, tsri_node *node)
         TSR_TRY(copy(tape, node->call.path, value, away->slot, false, &away->ready));
         away->storage = tsri_dtensor_take_storage(value);
         away->state = TSRI_AWAY_LEAVING;
-        tape->leaving = node->checkpoint;
+        tape->frame->leaving = node->checkpoint;
     }
     return TSR_OK;
 }
@@ -179,9 +179,9 @@ static tsr_status look_ahead(tsr_tape *tape)
 {
     tsri_node *node = NULL;
 
-    for (int n = tape->node_count - 2; n >= 0 && node == NULL; n--) {
-        for (int i = 0; i < tape->nodes[n]->call.in_count; i++) {
-            node = is_away(tape->nodes[n], i) ? tape->nodes[n] : node;
+    for (int n = tape->frame->node_count - 2; n >= 0 && node == NULL; n--) {
+        for (int i = 0; i < tape->frame->nodes[n]->call.in_count; i++) {
+            node = is_away(tape->frame->nodes[n], i) ? tape->frame->nodes[n] : node;
         }
     }
     for (int i = 0; node != NULL && i < node->call.in_count; i++) {
@@ -194,8 +194,8 @@ static tsr_status look_ahead(tsr_tape *tape)
 
 tsr_status tsri_offload_return(tsr_tape *tape, tsri_node *node)
 {
-    if (tape->leaving == node->checkpoint) {
-        tape->leaving = NULL;
+    if (tape->frame->leaving == node->checkpoint) {
+        tape->frame->leaving = NULL;
     }
     for (int i = 0; i < node->call.in_count; i++) {
         TSR_TRY(end_return(tape, node, i));
@@ -221,8 +221,8 @@ tsr_status tsri_offload_use(tsr_tape *tape, const tsr_dtensor *value)
     if (value->storage != NULL || value->param != NULL || tape->slot_count == 0) {
         return TSR_OK;
     }
-    for (int n = tape->node_count - 1; n >= 0 && value->storage == NULL; n--) {
-        TSR_TRY(return_value(tape, tape->nodes[n], value));
+    for (int n = tape->frame->node_count - 1; n >= 0 && value->storage == NULL; n--) {
+        TSR_TRY(return_value(tape, tape->frame->nodes[n], value));
     }
     return TSR_OK;
 }

@@ -109,13 +109,13 @@ tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor 
     if (!(p >= 0.0 && p < 1.0)) {
         return TSR_RAISE(TSR_ERR_INVALID, "dropout in %s: p is %g, wants 0 <= p < 1", path, p);
     }
-    if (p <= 0.0) {
+    if (p <= 0.0 || tsr_tape_in_eval(tape)) {
         *out = x;
         return TSR_OK;
     }
     TSR_TRY(tsri_tape_count_call(tape, path, &attr.number));
     attr.site = tsri_hash_text(path);
-    attr.first_row = tape->micro_batch * (x->layout.ndim > 0 ? x->layout.shape[0] : 0);
+    attr.first_row = tape->frame->micro_batch * (x->layout.ndim > 0 ? x->layout.shape[0] : 0);
     TSR_TRY(tsri_op_apply(tape, &op_dropout, &x, 1, &attr, sizeof(attr), out));
     return TSR_OK;
 }

@@ -2,7 +2,8 @@
  * Copyright The Tessera authors */
 /**
  * @file op_loss.c
- * Cross entropy over a vocabulary that may be sharded, normalised by the step's token count.
+ * Cross entropy over a vocabulary that may be sharded, normalised by the step's token count; in an
+ * evaluation by that of its own labels.
  *
  * Axes that shard the vocabulary cost one max and one list of two sums per row; the logits are
  * never gathered. Axes that shard rows leave the loss Partial. The gradient of the logits is
@@ -192,6 +193,9 @@ static tsr_status loss_forward(tsri_op_call *call)
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_facts_look(call, LABELS, logits->shape[logits->ndim - 1], "label", true));
+    if (tsr_tape_in_eval(call->tape)) {
+        TSR_TRY(tsri_loss_count(call, call->in[LABELS]));
+    }
     TSR_TRY_GOTO(status, acquire_stats(call, &stats), release);
     TSR_TRY_GOTO(status, tsri_tape_meet(call->tape, mask), release);
     TSR_TRY_GOTO(status, find_max(call, mask, &stats), release);
@@ -241,6 +245,7 @@ tsr_status tsr_op_cross_entropy(tsr_tape *tape, tsr_dtensor *logits, tsr_dtensor
 
     tsr_dtensor *in[] = {logits, labels};
 
+    tsri_tokens_look(tape, labels);
     TSR_TRY(tsri_op_apply(tape, &op_loss, in, 2, NULL, 0, out));
     return TSR_OK;
 }

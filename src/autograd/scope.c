@@ -69,9 +69,9 @@ tsr_status tsri_tape_enter(tsr_tape *tape, const char *path)
     const char *name = NULL;
 
     TSR_TRY(tsri_tape_intern(tape, path, &name));
-    TSR_TRY(
-        tsri_grow(&tape->scopes, &tape->scope_capacity, tape->depth + 1, sizeof(tape->scopes[0])));
-    tape->scopes[tape->depth++] = name;
+    TSR_TRY(tsri_grow(&tape->frame->scopes, &tape->frame->scope_capacity, tape->frame->depth + 1,
+                      sizeof(tape->frame->scopes[0])));
+    tape->frame->scopes[tape->frame->depth++] = name;
     return TSR_OK;
 }
 
@@ -85,21 +85,21 @@ void tsri_tape_leave(tsr_tape *tape, tsr_dtensor *keep)
 {
     int kept = 0;
 
-    for (int i = 0; i < tape->hold_count; i++) {
-        tsri_hold *hold = &tape->holds[i];
+    for (int i = 0; i < tape->frame->hold_count; i++) {
+        tsri_hold *hold = &tape->frame->holds[i];
 
-        if (hold->depth >= tape->depth && hold->value != keep) {
+        if (hold->depth >= tape->frame->depth && hold->value != keep) {
             drop_hold(hold);
             continue;
         }
-        if (hold->depth >= tape->depth) {
-            hold->depth = tape->depth > 0 ? tape->depth - 1 : 0;
+        if (hold->depth >= tape->frame->depth) {
+            hold->depth = tape->frame->depth > 0 ? tape->frame->depth - 1 : 0;
         }
-        tape->holds[kept++] = *hold;
+        tape->frame->holds[kept++] = *hold;
     }
-    tape->hold_count = kept;
-    if (tape->depth > 0) {
-        tape->depth--;
+    tape->frame->hold_count = kept;
+    if (tape->frame->depth > 0) {
+        tape->frame->depth--;
     }
 }
 
@@ -107,27 +107,27 @@ void tsri_tape_let_go(tsr_tape *tape, const tsr_dtensor *value)
 {
     int kept = 0;
 
-    for (int i = 0; i < tape->hold_count; i++) {
-        tsri_hold *hold = &tape->holds[i];
+    for (int i = 0; i < tape->frame->hold_count; i++) {
+        tsri_hold *hold = &tape->frame->holds[i];
 
-        if (hold->depth == tape->depth && (hold->value == value || hold->source == value)) {
+        if (hold->depth == tape->frame->depth && (hold->value == value || hold->source == value)) {
             drop_hold(hold);
             continue;
         }
-        tape->holds[kept++] = *hold;
+        tape->frame->holds[kept++] = *hold;
     }
-    tape->hold_count = kept;
+    tape->frame->hold_count = kept;
 }
 
 tsr_status tsri_tape_hold(tsr_tape *tape, tsr_dtensor *value, tsr_dtensor *source, int depth)
 {
     tsr_status status = TSR_OK;
 
-    TSR_TRY_GOTO(
-        status,
-        tsri_grow(&tape->holds, &tape->hold_capacity, tape->hold_count + 1, sizeof(tape->holds[0])),
-        release_value);
-    tape->holds[tape->hold_count++] =
+    TSR_TRY_GOTO(status,
+                 tsri_grow(&tape->frame->holds, &tape->frame->hold_capacity,
+                           tape->frame->hold_count + 1, sizeof(tape->frame->holds[0])),
+                 release_value);
+    tape->frame->holds[tape->frame->hold_count++] =
         (tsri_hold){.value = value,
                     .source = source != NULL ? tsr_dtensor_retain(source) : NULL,
                     .depth = depth};
@@ -139,23 +139,24 @@ release_value:
 
 int tsri_tape_copy_depth(const tsr_tape *tape, const tsr_dtensor *source)
 {
-    const int least = tape->keeping != NULL && source->needs_grad ? tape->keeping->depth : 0;
+    const int least =
+        tape->frame->keeping != NULL && source->needs_grad ? tape->frame->keeping->depth : 0;
 
-    for (int i = tape->hold_count - 1; i >= 0; i--) {
-        const tsri_hold *hold = &tape->holds[i];
+    for (int i = tape->frame->hold_count - 1; i >= 0; i--) {
+        const tsri_hold *hold = &tape->frame->holds[i];
 
         if (hold->value == source) {
             return hold->depth > least ? hold->depth : least;
         }
     }
-    return tape->depth;
+    return tape->frame->depth;
 }
 
 tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source,
                                  const tsr_layout *layout)
 {
-    for (int i = tape->hold_count - 1; i >= 0; i--) {
-        const tsri_hold *hold = &tape->holds[i];
+    for (int i = tape->frame->hold_count - 1; i >= 0; i--) {
+        const tsri_hold *hold = &tape->frame->holds[i];
 
         if (hold->source == source && tsr_layout_equal(&hold->value->layout, layout)) {
             return hold->value;
@@ -167,9 +168,9 @@ tsr_dtensor *tsri_tape_find_copy(const tsr_tape *tape, const tsr_dtensor *source
 tsr_status tsri_tape_insert(tsr_tape *tape, const char *path, const char *op, bool backward,
                             const tsr_dtensor *from, const tsr_layout *to)
 {
-    TSR_TRY(tsri_grow(&tape->inserted, &tape->inserted_capacity, tape->inserted_count + 1,
-                      sizeof(tape->inserted[0])));
-    tape->inserted[tape->inserted_count++] =
+    TSR_TRY(tsri_grow(&tape->frame->inserted, &tape->frame->inserted_capacity,
+                      tape->frame->inserted_count + 1, sizeof(tape->frame->inserted[0])));
+    tape->frame->inserted[tape->frame->inserted_count++] =
         (tsri_inserted){.path = path,
                         .op = op,
                         .backward = backward || tsri_tape_in_backward(tape),
@@ -200,27 +201,11 @@ void tsri_node_clear(tsri_node *node)
 
 void tsri_tape_drop_holds(tsr_tape *tape)
 {
-    for (int i = 0; i < tape->hold_count; i++) {
-        drop_hold(&tape->holds[i]);
+    for (int i = 0; i < tape->frame->hold_count; i++) {
+        drop_hold(&tape->frame->holds[i]);
     }
-    tape->hold_count = 0;
-    tape->depth = 0;
-}
-
-void tsri_tape_drop(tsr_tape *tape)
-{
-    while (tape->node_count > 0) {
-        tsri_node *node = tape->nodes[--tape->node_count];
-
-        tsri_node_clear(node);
-        tsri_free(&node);
-    }
-    tape->keeping = NULL;
-    tape->replaying = NULL;
-    tape->leaving = NULL;
-    tsri_tape_drop_holds(tape);
-    tape->epoch = tsri_comm_next_epoch(tape->comm);
-    tape->recomputing = false;
+    tape->frame->hold_count = 0;
+    tape->frame->depth = 0;
 }
 
 tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out)
@@ -228,14 +213,14 @@ tsr_status tsri_tape_node(tsr_tape *tape, tsri_node **out, int *index_out)
     tsri_node *node = NULL;
 
     /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
-    TSR_TRY(tsri_grow(&tape->nodes, &tape->node_capacity, tape->node_count + 1,
-                      sizeof(tape->nodes[0])));
+    TSR_TRY(tsri_grow(&tape->frame->nodes, &tape->frame->node_capacity, tape->frame->node_count + 1,
+                      sizeof(tape->frame->nodes[0])));
     TSR_TRY(tsri_alloc(1, sizeof(*node), &node));
     for (int i = 0; i < TSRI_OP_MAX_IN; i++) {
         node->source[i] = -1;
     }
-    *index_out = tape->node_count;
-    tape->nodes[tape->node_count++] = node;
+    *index_out = tape->frame->node_count;
+    tape->frame->nodes[tape->frame->node_count++] = node;
     *out = node;
     return TSR_OK;
 }
@@ -246,9 +231,9 @@ tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context)
     int index = 0;
 
     TSR_TRY(tsri_step_check_forward(tape, "marker"));
-    if (tape->no_grad) {
-        if (tape->keeping != NULL) {
-            tape->keeping->has_markers = true;
+    if (tape->frame->no_grad) {
+        if (tape->frame->keeping != NULL) {
+            tape->frame->keeping->has_markers = true;
         }
         return TSR_OK;
     }
@@ -260,15 +245,16 @@ tsr_status tsri_tape_marker(tsr_tape *tape, tsri_marker_fn fn, void *context)
 
 tsr_status tsri_tape_count_call(tsr_tape *tape, const char *path, uint64_t *out)
 {
-    for (int i = 0; i < tape->counter_count; i++) {
-        if (tape->counters[i].path == path) {
-            *out = tape->counters[i].calls++;
+    for (int i = 0; i < tape->frame->counter_count; i++) {
+        if (tape->frame->counters[i].path == path) {
+            *out = tape->frame->counters[i].calls++;
             return TSR_OK;
         }
     }
-    TSR_TRY(tsri_grow(&tape->counters, &tape->counter_capacity, tape->counter_count + 1,
-                      sizeof(tape->counters[0])));
-    tape->counters[tape->counter_count++] = (tsri_call_counter){.path = path, .calls = 1};
+    TSR_TRY(tsri_grow(&tape->frame->counters, &tape->frame->counter_capacity,
+                      tape->frame->counter_count + 1, sizeof(tape->frame->counters[0])));
+    tape->frame->counters[tape->frame->counter_count++] =
+        (tsri_call_counter){.path = path, .calls = 1};
     *out = 0;
     return TSR_OK;
 }

@@ -41,8 +41,7 @@ tsr_status tsr_tape_create(tsr_comm *comm, tsr_tape **out)
 
     TSR_TRY(tsri_alloc(1, sizeof(*tape), &tape));
     tape->comm = tsr_comm_retain(comm);
-    tape->epoch = tsri_comm_next_epoch(comm);
-    tape->micro_batch = -1;
+    TSR_TRY_GOTO(status, tsri_frames_open(tape), destroy_tape);
     TSR_TRY_GOTO(status, open_scalars(tape), destroy_tape);
     *out = tape;
     return TSR_OK;
@@ -119,7 +118,7 @@ release_object:
     return status;
 }
 
-static void drop_objects(tsr_tape *tape)
+void tsri_tape_drop_objects(tsr_tape *tape)
 {
     while (tape->object_count > 0) {
         const tsri_kept_object *last = &tape->objects[--tape->object_count];
@@ -168,10 +167,12 @@ static tsr_status take_next_scale(tsr_tape *tape)
 static void abandon_step(tsr_tape *tape)
 {
     tape->scale.measured = false;
-    tsri_tape_drop(tape);
+    tsri_frames_drop(tape);
     (void)tell_watches(tape, true);
-    drop_objects(tape);
-    tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    tsri_tape_drop_objects(tape);
+    for (int64_t step = 0; tsri_arena_step(tsri_comm_arena(tape->comm), &step);) {
+        tsri_arena_step_abort(tsri_comm_arena(tape->comm));
+    }
     tsri_step_ended(tape);
 }
 
@@ -184,8 +185,7 @@ void tsr_tape_destroy(tsr_tape **tape)
     if (old == NULL) {
         return;
     }
-    tsri_tape_drop(old);
-    if (tsri_step_is_under_way(old)) {
+    if (tsri_tape_in_step(old)) {
         abandon_step(old);
     }
     while (old->watches != NULL) {
@@ -200,6 +200,7 @@ void tsr_tape_destroy(tsr_tape **tape)
     tsri_buffer_release(&old->scale.states);
     tsri_buffer_release(&old->loss.sums);
     tsri_buffer_release(&old->count);
+    tsri_buffer_release(&old->eval_count);
     tsri_buffer_release(&old->facts);
     tsri_buffer_release(&old->values);
     tsri_free(&old->checks);
@@ -208,12 +209,9 @@ void tsr_tape_destroy(tsr_tape **tape)
     }
     tsri_free(&old->names);
     tsri_free(&old->objects);
+    tsri_free(&old->labels);
     tsri_free(&old->ropes);
-    tsri_free(&old->counters);
-    tsri_free(&old->inserted);
-    tsri_free(&old->holds);
-    tsri_free(&old->scopes);
-    tsri_free(&old->nodes);
+    tsri_frames_close(old);
     tsri_customs_free(&old->customs);
     tsr_comm_release(&old->comm);
     tsri_free(&old);
@@ -222,12 +220,53 @@ void tsr_tape_destroy(tsr_tape **tape)
 
 /* ---- steps ---- */
 
-static tsr_status begin_step(tsr_tape *tape, tsr_dtensor *const *labels, int micro_batch_count)
+/* What a step's loss is divided by: the count of labels; NULL: normaliser. */
+typedef struct step_basis {
+    tsr_dtensor *const *labels;
+    double normaliser;
+    int micro_batch_count;
+} step_basis;
+
+static tsr_status begin_scalars(tsr_tape *tape, const step_basis *basis)
 {
     TSR_TRY(tsri_loss_zero(tape));
     TSR_TRY(tsri_values_begin(tape));
     TSR_TRY(tsri_facts_begin(tape));
-    TSR_TRY(tsri_tokens_count(tape, labels, micro_batch_count));
+    if (basis->labels != NULL) {
+        TSR_TRY(tsri_tokens_count(tape, basis->labels, basis->micro_batch_count));
+    } else {
+        TSR_TRY(tsri_normaliser_take(tape, basis->normaliser, basis->micro_batch_count));
+    }
+    return TSR_OK;
+}
+
+static tsr_status begin_step(tsr_tape *tape, int64_t step, const step_basis *basis)
+{
+    tsr_device *device = tsri_comm_device(tape->comm);
+    tsr_status status = TSR_OK;
+
+    if (device->recorder != NULL) {
+        int number = 0;
+
+        TSR_TRY(tsri_to_int(step, "step", &number));
+        tsri_recorder_set_step(device, number);
+    }
+    TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm), "train", step));
+    tsri_step_begun(tape, step, basis->micro_batch_count);
+    TSR_TRY_GOTO(status, begin_scalars(tape, basis), abandon);
+    return TSR_OK;
+abandon:
+    abandon_step(tape);
+    return status;
+}
+
+/* What was asked for may begin, and what failed before is over. */
+static tsr_status clear_way(tsr_tape *tape, int64_t step)
+{
+    TSR_TRY(tsri_step_check_begin(tape, step));
+    if (tsri_step_has_failed(tape)) {
+        abandon_step(tape);
+    }
     return TSR_OK;
 }
 
@@ -238,29 +277,25 @@ tsr_status tsr_step_begin(tsr_tape *tape, int64_t step, tsr_dtensor *const *labe
     TSRI_WANT_EACH(labels, micro_batch_count);
     TSRI_WANT_COUNT(step);
 
-    tsr_device *device = tsri_comm_device(tape->comm);
+    const step_basis basis = {.labels = labels, .micro_batch_count = micro_batch_count};
 
-    TSR_TRY(tsri_step_check_begin(tape, step));
-    if (tsri_step_has_failed(tape)) {
-        abandon_step(tape);
-    }
+    TSR_TRY(clear_way(tape, step));
     TSR_TRY(tsri_tokens_check(tape, labels, micro_batch_count));
-    if (device->recorder != NULL) {
-        int number = 0;
+    TSR_TRY(begin_step(tape, step, &basis));
+    return TSR_OK;
+}
 
-        TSR_TRY(tsri_to_int(step, "step", &number));
-        tsri_recorder_set_step(device, number);
-    }
-    TSR_TRY(tsri_arena_step_begin(tsri_comm_arena(tape->comm), "train", step));
-    tsri_step_begun(tape, step, micro_batch_count);
-    {
-        const tsr_status status = begin_step(tape, labels, micro_batch_count);
+tsr_status tsr_step_begin_with(tsr_tape *tape, int64_t step, double normaliser,
+                               int micro_batch_count)
+{
+    TSRI_WANT(tape);
+    TSRI_WANT_COUNT(step);
 
-        if (status != TSR_OK) {
-            abandon_step(tape);
-            return tsr_error_pass(status, __FILE__, __LINE__, __func__);
-        }
-    }
+    const step_basis basis = {.normaliser = normaliser, .micro_batch_count = micro_batch_count};
+
+    TSR_TRY(clear_way(tape, step));
+    TSR_TRY(tsri_normaliser_check(normaliser, micro_batch_count));
+    TSR_TRY(begin_step(tape, step, &basis));
     return TSR_OK;
 }
 
@@ -268,25 +303,21 @@ tsr_status tsr_tape_begin(tsr_tape *tape, int micro_batch)
 {
     TSRI_WANT(tape);
     TSR_TRY(tsri_step_check_micro_batch(tape, micro_batch));
-    tsri_tape_drop(tape);
-    tape->inserted_count = 0;
-    tape->counter_count = 0;
-    tape->no_grad = false;
-    tape->passed_over = false;
-    tsri_step_forward(tape, micro_batch);
+    TSR_TRY(tsri_frame_begin(tape, micro_batch));
+    tsri_step_forward(tape);
     return TSR_OK;
 }
 
 void tsri_tape_pass_over(tsr_tape *tape)
 {
-    tape->passed_over = true;
+    tape->frame->passed_over = true;
 }
 
 static tsr_status end_memory(tsr_tape *tape)
 {
-    tsri_tape_drop(tape);
+    tsri_frames_drop(tape);
     TSR_TRY(tell_watches(tape, false));
-    drop_objects(tape);
+    tsri_tape_drop_objects(tape);
     TSR_TRY(tsri_arena_step_end(tsri_comm_arena(tape->comm)));
     TSR_TRY(take_next_scale(tape));
     return TSR_OK;
@@ -298,12 +329,7 @@ tsr_status tsr_step_end(tsr_tape *tape)
 
     tsr_status status = TSR_OK;
 
-    if (!tsri_step_is_under_way(tape)) {
-        return TSR_RAISE(TSR_ERR_STATE, "a step ends that has not begun");
-    }
-    if (tsri_tape_in_backward(tape)) { /* whose nodes it would free */
-        return TSR_RAISE(TSR_ERR_STATE, "tsr_step_end during backward");
-    }
+    TSR_TRY(tsri_step_check_end(tape));
     if (tsri_step_has_failed(tape)) {
         abandon_step(tape);
         return TSR_OK;
@@ -324,8 +350,8 @@ tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab)
     TSRI_WANT(tape);
     TSRI_WANT_COUNT(vocab);
     if (tsri_tape_in_step(tape)) {
-        return TSR_RAISE(TSR_ERR_STATE, "tsr_tape_ignore_outside within step %lld: end it first",
-                         (long long)tape->step);
+        return TSR_RAISE(TSR_ERR_STATE, "tsr_tape_ignore_outside within %s: end it first",
+                         tsr_tape_in_eval(tape) ? "an evaluation" : "a step");
     }
     tape->outside = vocab;
     return TSR_OK;
@@ -335,7 +361,7 @@ tsr_status tsr_tape_ignore_outside(tsr_tape *tape, int64_t vocab)
 
 const char *tsri_tape_path(const tsr_tape *tape)
 {
-    return tape->depth > 0 ? tape->scopes[tape->depth - 1] : "";
+    return tape->frame->depth > 0 ? tape->frame->scopes[tape->frame->depth - 1] : "";
 }
 
 tsr_comm *tsri_tape_comm(const tsr_tape *tape)
@@ -345,7 +371,7 @@ tsr_comm *tsri_tape_comm(const tsr_tape *tape)
 
 bool tsri_tape_in_step(const tsr_tape *tape)
 {
-    return tape->state != TSRI_STEP_NONE;
+    return tsri_step_is_under_way(tape) || tsr_tape_in_eval(tape);
 }
 
 int64_t tsri_tape_step(const tsr_tape *tape)
@@ -355,12 +381,7 @@ int64_t tsri_tape_step(const tsr_tape *tape)
 
 int tsri_tape_micro_batch(const tsr_tape *tape)
 {
-    return tape->micro_batch;
-}
-
-int tsri_tape_micro_batch_count(const tsr_tape *tape)
-{
-    return tape->micro_batch_count;
+    return tape->frame->micro_batch;
 }
 
 bool tsri_tape_in_backward(const tsr_tape *tape)
@@ -370,12 +391,12 @@ bool tsri_tape_in_backward(const tsr_tape *tape)
 
 uint64_t tsri_tape_epoch(const tsr_tape *tape)
 {
-    return tape->epoch;
+    return tape->frame->epoch;
 }
 
 tsr_buffer *tsri_tape_token_count(const tsr_tape *tape)
 {
-    return tape->count;
+    return tsr_tape_in_eval(tape) ? tape->eval_count : tape->count;
 }
 
 tsri_loss_scale *tsri_tape_scale(tsr_tape *tape)
@@ -388,18 +409,13 @@ void tsri_tape_set_seed(tsr_tape *tape, uint64_t seed)
     tape->seed = seed;
 }
 
-void tsri_tape_set_no_grad(tsr_tape *tape, bool no_grad)
-{
-    tape->no_grad = no_grad;
-}
-
 const tsri_inserted *tsri_tape_inserted(const tsr_tape *tape, int *count_out)
 {
-    *count_out = tape->inserted_count;
-    return tape->inserted;
+    *count_out = tape->frame->inserted_count;
+    return tape->frame->inserted;
 }
 
 bool tsri_tape_no_grad(const tsr_tape *tape)
 {
-    return tape->no_grad;
+    return tape->frame->no_grad;
 }

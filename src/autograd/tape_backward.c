@@ -213,7 +213,7 @@ static tsr_status choose_target(tsr_tape *tape, tsri_node *node, int i, target_k
     }
     if (node->param[i] == NULL && (call->def->no_accumulate & bit) == 0 &&
         !source_repeats(node, i)) {
-        reuse = find_grad(tape->nodes[node->source[i]], layout);
+        reuse = find_grad(tape->frame->nodes[node->source[i]], layout);
     }
     if (reuse != NULL) {
         call->din[i] = reuse;
@@ -306,7 +306,7 @@ release_grad:
 tsr_status tsri_node_deliver(tsr_tape *tape, tsri_node *node, int i, tsr_dtensor *grad)
 {
     if (node->param[i] == NULL) {
-        TSR_TRY(tsri_node_contribute(tape->nodes[node->source[i]], grad));
+        TSR_TRY(tsri_node_contribute(tape->frame->nodes[node->source[i]], grad));
     } else {
         TSR_TRY(deliver_to_param(&node->call, node->param[i], grad));
     }
@@ -444,13 +444,13 @@ static tsr_status play(tsr_tape *tape, tsri_node *node)
 
 tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 {
-    while (tape->node_count > floor) {
-        tsri_node *node = tape->nodes[tape->node_count - 1];
+    while (tape->frame->node_count > floor) {
+        tsri_node *node = tape->frame->nodes[tape->frame->node_count - 1];
 
         TSR_TRY(play(tape, node));
         tsri_node_clear(node);
         tsri_free(&node);
-        tape->node_count--;
+        tape->frame->node_count--;
     }
     return TSR_OK;
 }
@@ -460,13 +460,21 @@ tsr_status tsri_tape_play(tsr_tape *tape, int floor)
 /* Whether this rank may have left out all that has a gradient, where others have not. */
 static bool may_lack_gradient(const tsr_tape *tape)
 {
-    return tape->passed_over || (tsri_comm_splits_data(tape->comm) && tape->node_count > 0);
+    return tape->frame->passed_over ||
+           (tsri_comm_splits_data(tape->comm) && tape->frame->node_count > 0);
 }
 
-static tsr_status check_loss(const tsr_tape *tape, const tsr_dtensor *loss)
+/* Goes to the frame of loss. */
+static tsr_status check_loss(tsr_tape *tape, const tsr_dtensor *loss)
 {
     TSR_TRY(tsri_dtensor_check(loss, "backward"));
     TSR_TRY(tsri_step_check_backward(tape));
+    if (!tsri_frame_of(tape, loss) && loss->needs_grad && loss->param == NULL) {
+        return TSR_RAISE(
+            TSR_ERR_STATE,
+            "backward of a loss whose micro-batch is not in flight: it has been played, "
+            "or another one took its place (tsr_tape_set_in_flight)");
+    }
     if (loss->layout.ndim != 0 || loss->dtype != TSR_F32) {
         return TSR_RAISE(TSR_ERR_SHAPE, "backward of %d dims of %s, wants an f32 scalar",
                          loss->layout.ndim, tsr_dtype_name(loss->dtype));
@@ -494,14 +502,14 @@ static tsr_status backward(tsr_tape *tape, tsr_dtensor *loss)
     TSR_TRY(tsri_tape_keep(tape, tsr_dtensor_retain(loss), release_loss));
     TSR_TRY(tsri_loss_add(tape, loss));
     if (at >= 0) {
-        TSR_TRY(tsri_node_contribute(tape->nodes[at], tsr_dtensor_retain(tape->one)));
+        TSR_TRY(tsri_node_contribute(tape->frame->nodes[at], tsr_dtensor_retain(tape->one)));
     } else {
         TSR_TRY(tsri_facts_ungraded(tape));
     }
     tsri_tape_drop_holds(tape);
     TSR_TRY(tsri_tape_play(tape, 0));
     TSR_TRY(tsri_tape_tell_played(tape));
-    if (tape->micro_batch == tape->micro_batch_count - 1) {
+    if (tsri_tape_is_last(tape)) {
         TSR_TRY(tsri_facts_compare(tape));
     }
     return TSR_OK;
@@ -514,13 +522,12 @@ tsr_status tsr_backward(tsr_tape *tape, tsr_dtensor *loss)
     tsr_status status = TSR_OK;
 
     TSR_TRY(check_loss(tape, loss));
-    tsri_step_backward(tape, false);
+    tsri_step_backward(tape);
     TSR_TRY_GOTO(status, backward(tape, loss), mark_failed);
-    tsri_tape_drop(tape);
-    tsri_step_backward(tape, true);
+    tsri_step_played(tape, tsri_frame_played(tape));
     return TSR_OK;
 mark_failed:
-    tsri_tape_drop(tape);
+    tsri_frame_drop(tape, tape->frame);
     tsri_step_fail(tape);
     return status;
 }

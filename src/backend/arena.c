@@ -64,6 +64,13 @@ static tsr_status wait_for_place(tsri_arena *arena, const tsri_recording *r, tsr
     return TSR_OK;
 }
 
+/* For messages. */
+static const char *label_of(const tsri_interval *interval)
+{
+    const char *label = interval->label;
+    return label == NULL ? "?" : label[0] == '\0' ? "the root" : label;
+}
+
 static void depart(tsri_arena *arena, tsri_recording *r, const tsri_interval *interval)
 {
     const tsri_arena_plan *plan = r->named->plan;
@@ -76,8 +83,8 @@ static void depart(tsri_arena *arena, tsri_recording *r, const tsri_interval *in
         TSRI_LOG_INFO,
         "step (%s) departs from its plan at range %d of %d: %s, %zu bytes of %s on %s, planned "
         "%zu bytes of %s on %s; it is planned again when it ends",
-        r->named->name, n, plan->count, interval->label == NULL ? "?" : interval->label,
-        interval->bytes, tsri_mem_name(interval->kind), tsri_stream_name(interval->stream),
+        r->named->name, n, plan->count, label_of(interval), interval->bytes,
+        tsri_mem_name(interval->kind), tsri_stream_name(interval->stream),
         is_planned ? plan->intervals[n].bytes : 0,
         is_planned ? tsri_mem_name(plan->intervals[n].kind) : "nothing",
         tsri_stream_name(is_planned ? plan->intervals[n].stream : interval->stream));
@@ -189,13 +196,9 @@ static tsr_status check_all_released(const tsri_recording *r)
     while (!r->holdings[first].is_live) {
         first++;
     }
-    const char *label = r->step[first].label;
     return TSR_RAISE(TSR_ERR_STATE,
-                     "step ends with %d ranges not released, the first of %s \"%s\" (%zu bytes)",
-                     r->live_count, tsri_mem_name(r->step[first].kind),
-                     label == NULL      ? "?"
-                     : label[0] == '\0' ? "the root"
-                                        : label,
+                     "step ends with %d ranges not released, the first of %s of \"%s\" (%zu bytes)",
+                     r->live_count, tsri_mem_name(r->step[first].kind), label_of(&r->step[first]),
                      r->step[first].bytes);
 }
 

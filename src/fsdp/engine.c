@@ -57,18 +57,37 @@ static void forget_gradients(unit *u)
     u->grads.unfilled = false;
 }
 
-/* Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
-static tsr_status begin_pass(engine *e)
+/* A pass begins, or one goes on of which another frame's came between: backward of what is in
+ * flight. Sums of earlier micro-batches stay: a forward without backward adds nothing to them. */
+static tsr_status begin_pass(engine *e, const tsr_tape *tape)
 {
+    engine_step *step = &e->step;
+    const int at = tsri_tape_frame(tape);
+    const bool is_new = step->epochs[at] != tsri_tape_epoch(tape);
+
     TSR_TRY(tsri_engine_forget_forward(e, false));
     for (int i = 0; i < e->unit_count; i++) {
-        e->units[i]->run.calls = 0;
+        if (is_new && at < TSRI_FRAMES_MAX) {
+            e->units[i]->run.calls[at] = 0;
+        }
         e->units[i]->run.inside = 0;
     }
+    step->at = at;
+    step->epochs[at] = tsri_tape_epoch(tape);
+    step->has_root[at] = step->has_root[at] && !is_new;
+    step->busy = true;
     e->order.frame = NULL;
-    e->step.framed = false;
+    e->order.back = e->order.expected.count;
     e->order.again = -1;
-    e->step.busy = true;
+    for (int i = 0; !is_new && i < e->unit_count; i++) {
+        if (e->units[i]->values.shared) { /* else its own backward gathers it */
+            TSR_TRY(tsri_unit_unshard(e->units[i]));
+            TSR_TRY(tsri_unit_await(e->units[i]));
+        }
+    }
+    if (is_new && tsri_tape_micro_batch(tape) <= 0) {
+        step->params_ready = tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
+    }
     return TSR_OK;
 }
 
@@ -130,6 +149,20 @@ static tsr_status end_step(void *context, bool failed)
     return TSR_OK;
 }
 
+/* An evaluation is over: nothing stays gathered. */
+static tsr_status leave_pass(void *context, const tsr_tape *tape, bool failed)
+{
+    engine *e = context;
+
+    if (e->step.epoch != tsri_tape_epoch(tape)) {
+        return TSR_OK;
+    }
+    e->step.busy = true; /* also what was gathered behind the last forward */
+    TSR_TRY(tsri_engine_forget_forward(e, failed));
+    e->order.frame = NULL;
+    return TSR_OK;
+}
+
 static tsr_status end_backward(void *context, const tsr_tape *tape);
 static tsr_status at_meeting(void *context, tsr_tape *tape);
 
@@ -148,14 +181,11 @@ tsr_status tsri_engine_touch(engine *e, tsr_tape *tape)
         e->step.epoch = tsri_tape_epoch(tape);
         e->step.watch.end = end_step;
         e->step.watch.played = end_backward;
+        e->step.watch.left = leave_pass;
         e->step.watch.meet = at_meeting;
         e->step.watch.context = e;
         tsri_tape_watch(tape, &e->step.watch);
-        TSR_TRY(begin_pass(e));
-        if (tsri_tape_micro_batch(tape) == 0) {
-            e->step.params_ready =
-                tsri_event_record(tsri_comm_stream(e->comm, TSRI_STREAM_COMPUTE));
-        }
+        TSR_TRY(begin_pass(e, tape));
     }
     return TSR_OK;
 }
@@ -171,14 +201,9 @@ static tsr_status touch(const unit *u, tsr_tape *tape)
     return TSR_OK;
 }
 
-static bool is_tape_last(const tsr_tape *tape)
-{
-    return tsri_tape_micro_batch(tape) + 1 == tsri_tape_micro_batch_count(tape);
-}
-
 static bool is_last(const engine *e, const tsr_tape *tape)
 {
-    return e->step.last_mark < 0 ? is_tape_last(tape) : e->step.last_mark != 0;
+    return e->step.last_mark < 0 ? tsri_tape_is_last(tape) : e->step.last_mark != 0;
 }
 
 /* ---- around backward ---- */
@@ -243,7 +268,7 @@ static tsr_status finish_unit(unit *u, const tsr_tape *tape)
     u->grads.keep = u->grads.state != SUMS_FINAL &&
                     (tsri_unit_has_sums(u) || tsri_unit_has_pending(u)) &&
                     (!u->all_reduce || e->step.last_mark == 0);
-    if (last || is_tape_last(tape)) {
+    if (last || tsri_tape_is_last(tape)) {
         TSR_TRY(tsri_unit_await_sums(u));
     }
     return TSR_OK;
@@ -264,8 +289,8 @@ static tsr_status end_backward(void *context, const tsr_tape *tape)
                 ? u->grads.slot.buffer != NULL
                 : u->values.shared && u->grads.sums.buffer != NULL && u->grads.state != SUMS_FINAL;
 
-        if (waits && (u->values.shared || is_tape_last(tape))) {
-            TSR_TRY(tsri_unit_reduce(u, last, is_tape_last(tape)));
+        if (waits && (u->values.shared || tsri_tape_is_last(tape))) {
+            TSR_TRY(tsri_unit_reduce(u, last, tsri_tape_is_last(tape)));
         }
     }
     tsri_engine_release_draining(e);
@@ -293,11 +318,11 @@ static tsr_status after_backward(void *context, tsr_tape *tape)
 
     u->run.inside--;
     tsri_schedule_back(u->engine, u->module, MARK_ENTER);
-    if (--u->run.calls > 0) {
+    if (--u->run.calls[u->engine->step.at] > 0) {
         return TSR_OK; /* an earlier call of this unit still has its backward to come */
     }
     if (!u->values.shared) {
-        TSR_TRY(tsri_unit_reduce(u, is_last(u->engine, tape), is_tape_last(tape)));
+        TSR_TRY(tsri_unit_reduce(u, is_last(u->engine, tape), tsri_tape_is_last(tape)));
         TSR_TRY(tsri_unit_reshard(u));
     }
     if (prefetches(u, TSR_PREFETCH_POST)) {
@@ -312,7 +337,7 @@ static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *ta
 {
     e->step.forward++;
     e->order.frame = frame;
-    e->step.framed = e->step.framed || frame->parent == NULL;
+    e->step.has_root[e->step.at] = e->step.has_root[e->step.at] || frame->parent == NULL;
     e->step.eval = tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape);
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->run.passed = false;
@@ -398,11 +423,13 @@ static tsr_status gather(unit *u, bool again)
     return TSR_OK;
 }
 
-/* A forward of a unit that backward comes to: at once, or when it runs a part again; that second
+/* Count a forward of u that backward comes to: at once, or when it runs a part again; that second
  * run is not another. */
-static bool has_backward(const tsr_tape *tape, bool again)
+static void count_call(unit *u, const tsr_tape *tape, bool again)
 {
-    return !again && (!tsri_tape_no_grad(tape) || tsri_tape_in_part(tape));
+    if (!again && (!tsri_tape_no_grad(tape) || tsri_tape_in_part(tape))) {
+        u->run.calls[u->engine->step.at]++;
+    }
 }
 
 static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
@@ -414,7 +441,7 @@ static tsr_status pass_enter(unit *u, tsr_tape *tape, bool again)
     }
     TSR_TRY(gather(u, again));
     TSR_TRY(tsri_tape_marker(tape, after_backward, u));
-    u->run.calls += has_backward(tape, again) ? 1 : 0;
+    count_call(u, tape, again);
     return TSR_OK;
 }
 
@@ -469,7 +496,7 @@ static tsr_status before_forward(void *context, tsr_tape *tape)
     TSR_TRY(arrive(u, tape, again));
     TSR_TRY(gather(u, again));
     u->run.inside++;
-    u->run.calls += has_backward(tape, again) ? 1 : 0;
+    count_call(u, tape, again);
     return TSR_OK;
 }
 

@@ -141,9 +141,9 @@ typedef struct unit_grads {
 
 /* Its place among the units that run. */
 typedef struct unit_run {
-    int calls;            /* forwards whose backward is still to come */
-    int inside;           /* forwards under way */
-    int position;         /* in the engine's list */
+    int calls[TSRI_FRAMES_MAX]; /* forwards whose backward is still to come, by frame */
+    int inside;                 /* forwards under way */
+    int position;               /* in the engine's list */
     int64_t ran_forward;  /* forward number (engine) in which it last ran or was passed over */
     int64_t used_forward; /* the same, in which it was last used outside its module */
     int64_t passed_count; /* forwards in which it was passed over */
@@ -229,20 +229,22 @@ typedef struct engine_order {
 
 /* The pass under way, and the step that it is of. */
 typedef struct engine_step {
-    bool framed;             /* the pass under way has a forward of the root */
-    bool eval;               /* no backward follows the forward under way */
-    bool busy;               /* a pass has begun and not ended */
-    bool played;             /* a backward has begun in this step */
-    bool checked;            /* parameters without gradient have been reported */
-    bool overwritten;        /* parameters, by this rank; not all ranks have said so */
-    uint64_t epoch;          /* of the tape, of the newest pass */
-    uint64_t backward_epoch; /* of the newest pass that was played backward */
-    int64_t forward;         /* number of forwards begun */
-    int last_mark;           /* -1: the tape's last micro-batch is the last; else 0 or 1 */
-    tsr_event params_ready;  /* compute's point at which the step's parameters were final */
-    tsri_mem draining;       /* gradient slot whose reduction is under way; buffer NULL: none */
-    tsr_event drained;       /* its end */
-    tsri_step_watch watch;   /* the steps of the tape of the newest pass */
+    bool has_root[TSRI_FRAMES_MAX + 1];   /* the frame's pass has a forward of the root */
+    uint64_t epochs[TSRI_FRAMES_MAX + 1]; /* of the newest pass of each frame */
+    int at;                               /* the frame of the pass under way */
+    bool eval;                            /* no backward follows the forward under way */
+    bool busy;                            /* a pass has begun and not ended */
+    bool played;                          /* a backward has begun in this step */
+    bool checked;                         /* parameters without gradient have been reported */
+    bool overwritten;                     /* parameters, by this rank; not all ranks have said so */
+    uint64_t epoch;                       /* of the tape, of the newest pass */
+    uint64_t backward_epoch;              /* of the newest pass that was played backward */
+    int64_t forward;                      /* number of forwards begun */
+    int last_mark;          /* -1: the tape's last micro-batch is the last; else 0 or 1 */
+    tsr_event params_ready; /* compute's point at which the step's parameters were final */
+    tsri_mem draining;      /* gradient slot whose reduction is under way; buffer NULL: none */
+    tsr_event drained;      /* its end */
+    tsri_step_watch watch;  /* the steps of the tape of the newest pass */
 } engine_step;
 
 /* All units of one model. */

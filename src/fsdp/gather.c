@@ -269,6 +269,9 @@ tsr_status tsri_unit_unshard(unit *u)
     if (u->rest.stale) {
         TSR_TRY(refresh(u, &refreshed));
         TSR_TRY(tsri_stream_wait(first, refreshed));
+        /* In step memory, where offloaded: with or without an evaluation before it a step takes
+         * the same. */
+        u->rest.stale = u->options.offload_params && u->engine->step.at == TSRI_FRAMES_MAX;
     }
     if (u->flat.has_slot) {
         TSR_TRY(tsri_stream_wait(first, u->engine->step.params_ready));
@@ -429,7 +432,7 @@ tsr_status tsri_unit_prefetch_back(unit *u)
 
     if (u->prefetch[1].units != NULL) {
         TSR_TRY(unshard_all(u->prefetch[1].units, u->prefetch[1].count));
-    } else if (e->step.framed) {
+    } else if (e->step.has_root[e->step.at]) {
         TSR_TRY(unshard_all(next, tsri_schedule_before(e, e->order.back - 1, next, depth_of(u))));
     }
     return TSR_OK;
@@ -441,7 +444,8 @@ tsr_status tsri_unit_prefetch_again(unit *u, int at, int end)
     unit *next[MOST_AHEAD];
     int count = 0;
 
-    if (at < 0 || !e->step.framed || u->options.backward_prefetch == TSR_PREFETCH_NONE) {
+    if (at < 0 || !e->step.has_root[e->step.at] ||
+        u->options.backward_prefetch == TSR_PREFETCH_NONE) {
         return TSR_OK;
     }
     count = tsri_schedule_after(e, at + 1, end, next, depth_of(u));

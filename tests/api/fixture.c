@@ -131,11 +131,11 @@ static tsr_status open_ready(api_fixture *f)
     return TSR_OK;
 }
 
-static tsr_status open_forward(api_fixture *f)
+static tsr_status open_forward(api_fixture *f, bool evaluates)
 {
     tsr_dtensor *logits = NULL;
 
-    TSR_TRY(tsr_tape_begin(f->tape, 0));
+    TSR_TRY(evaluates ? tsr_eval_begin(f->tape) : tsr_tape_begin(f->tape, 0));
     TSR_TRY(tsr_module_call(f->model, f->tape, &f->ids, 1, &logits));
     TSR_TRY(tsr_op_cross_entropy(f->tape, logits, f->labels, &f->loss));
     return TSR_OK;
@@ -151,11 +151,14 @@ static tsr_status go(api_fixture *f, api_stage stage)
     if (stage >= API_READY) {
         TSR_TRY(open_ready(f));
     }
+    if (stage == API_EVAL) {
+        return open_forward(f, true);
+    }
     if (stage >= API_STEP) {
         TSR_TRY(tsr_step_begin(f->tape, 0, &f->labels, 1));
     }
     if (stage >= API_FORWARD) {
-        TSR_TRY(open_forward(f));
+        TSR_TRY(open_forward(f, false));
     }
     if (stage >= API_GRADED) {
         TSR_TRY(tsr_backward(f->tape, f->loss));

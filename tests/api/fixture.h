@@ -18,7 +18,8 @@ typedef enum api_stage {
     API_FORWARD, /* and its micro-batch; the loss is there */
     API_GRADED,  /* after backward */
     API_CLIPPED, /* the norm is measured */
-    API_ENDED    /* the step is over */
+    API_ENDED,   /* the step is over */
+    API_EVAL     /* from API_READY: an evaluation is under way; the loss is there */
 } api_stage;
 
 enum {

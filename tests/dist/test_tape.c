@@ -225,20 +225,23 @@ static void test_params(void)
 /* ---- what is kept ---- */
 
 /* Bytes alive at the peak of a step in which depth modules, each gelu of its input, run in turn. */
-static size_t peak_of_chain(bench *b, int depth, bool no_grad, int64_t step)
+static size_t peak_of_chain(bench *b, int depth, bool evaluates, int64_t step)
 {
     tsri_arena_stats stats = {0};
     tsr_dtensor *h = leaf(b, "x", shape, 2)->param.value;
 
-    CHECK_OK(rig_begin(&b->r, step));
-    tsri_tape_set_no_grad(b->r.tape, no_grad);
+    if (evaluates) {
+        CHECK_OK(tsr_eval_begin(b->r.tape));
+    } else {
+        CHECK_OK(rig_begin(&b->r, step));
+    }
     for (int i = 0; i < depth; i++) {
         CHECK_OK(tsri_tape_enter(b->r.tape, "layer"));
         CHECK_OK(tsr_op_scale(b->r.tape, h, 0.5, &h)); /* dropped inside, kept by no node */
         CHECK_OK(tsr_op_gelu(b->r.tape, h, &h));
         tsri_tape_leave(b->r.tape, h);
     }
-    CHECK_OK(tsr_step_end(b->r.tape));
+    CHECK_OK(evaluates ? tsr_eval_end(b->r.tape) : tsr_step_end(b->r.tape));
     tsri_arena_get_stats(tsri_comm_arena(b->r.comm), &stats);
     rig_clear(&b->r);
     return stats.live_peak_bytes;

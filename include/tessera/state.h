@@ -128,9 +128,9 @@ TSR_CHECKED tsr_status tsr_state_write(tsr_state *state, const char *name, int64
                                        int64_t count, const void *host);
 
 /**
- * What was written since the last time, by any rank, is the state from now on: what other ranks
- * compute with comes to them at the next gather. Collective over the mesh, which a failure of one
- * rank reaches: pass it as @p mine. Blocks.
+ * What was written since the last time, by any rank and in any state of the model, counts from now
+ * on: what other ranks compute with comes to them at the next gather. Collective over the mesh,
+ * which a failure of one rank reaches: pass it as @p mine. Blocks.
  *
  * @param mine  What the writing came to on this rank.
  * @retval TSR_ERR_REMOTE  another rank failed; the model does not run until a commit succeeds.

@@ -158,7 +158,7 @@ tsr_status tsri_param_put(tsr_param *param, int64_t begin, int64_t end, const fl
     const int64_t from = tsri_max64(begin, master->piece.begin);
     const int64_t to = tsri_min64(end, master->piece.end);
 
-    TSR_TRY(param->sink->overwrite(param->sink_context, param, true));
+    TSR_TRY(param->sink->overwrite(param->sink_context, param, TSRI_OVERWRITE_ALIKE));
     if (from < to) {
         TSR_TRY(tsri_rest_put(master, from, to, host + (from - begin),
                               tsri_comm_stream(param->value->comm, TSRI_STREAM_COMPUTE)));

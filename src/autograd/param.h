@@ -17,6 +17,13 @@
 
 typedef struct tsri_grad_sink tsri_grad_sink;
 
+/** Who knows that a parameter is written. */
+typedef enum tsri_overwrite {
+    TSRI_OVERWRITE_ALIKE, /* every rank, for all do it now */
+    TSRI_OVERWRITE_ALONE, /* this rank: the model does not run until TSRI_OVERWRITE_TOLD */
+    TSRI_OVERWRITE_TOLD   /* every rank, of what some have written alone */
+} tsri_overwrite;
+
 struct tsr_param {
     int owners;
     char *name;
@@ -28,6 +35,7 @@ struct tsr_param {
     int unit_index;     /* index of this parameter within its unit */
     tsri_rest master;   /* buffer NULL: not materialised */
     tsri_rest grad;     /* of the same elements, f32; buffer NULL: there is none now */
+    bool written;       /* by this rank alone, and not all ranks know of it */
     bool updated;       /* by an optimizer, in the step under way */
 };
 
@@ -57,10 +65,9 @@ struct tsri_grad_sink {
     tsr_status (*finalize)(void *context, tsr_param *param, const char *what, tsr_tape **tape_out);
     /** An operation of the forward pass is about to read param's value. NULL: nobody asks. */
     tsr_status (*use)(void *context, tsr_param *param, tsr_tape *tape);
-    /** Param's master is written: TSR_ERR_STATE within a step. What other ranks compute with comes
-     *  from it at the next gather. all: every rank says so; else the model does not run until they
-     *  all have. */
-    tsr_status (*overwrite)(void *context, tsr_param *param, bool all);
+    /** Param's master is written: TSR_ERR_STATE within a step. Once every rank knows, what others
+     *  compute with comes from it at the next gather. */
+    tsr_status (*overwrite)(void *context, tsr_param *param, tsri_overwrite how);
 };
 
 /** A parameter of comm with a compute value replicated on every axis. One owner. */

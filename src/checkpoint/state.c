@@ -32,7 +32,7 @@ static tsr_status add(tsr_state *s, state_source from, tsr_param *param, int ind
     (void)snprintf(name, bytes, "%s%s", base, suffix);
     TSR_TRY_GOTO(status, tsri_grow(&s->entries, &s->capacity, s->count + 1, sizeof(state_entry)),
                  free_name);
-    s->entries[s->count++] = (state_entry){name, from, index, param, false};
+    s->entries[s->count++] = (state_entry){name, from, index, param};
     return TSR_OK;
 free_name:
     tsri_free(&name);

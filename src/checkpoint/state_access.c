@@ -251,8 +251,7 @@ static tsr_status prepare(tsr_state *s, const request *r, const void *host, stat
         TSR_TRY(tsri_step_check_outside(s->tape, r->what));
     }
     if (e->from == SOURCE_MASTER) {
-        TSR_TRY(e->param->sink->overwrite(e->param->sink_context, e->param, false));
-        e->written = true;
+        TSR_TRY(e->param->sink->overwrite(e->param->sink_context, e->param, TSRI_OVERWRITE_ALONE));
     }
     return TSR_OK;
 }
@@ -284,9 +283,9 @@ static tsr_status commit_all(tsr_state *s, const unsigned char *all, int ranks)
             written = written || all[(size_t)rank * (size_t)s->count + (size_t)i] != 0;
         }
         if (written) {
-            TSR_TRY(e->param->sink->overwrite(e->param->sink_context, e->param, true));
+            TSR_TRY(
+                e->param->sink->overwrite(e->param->sink_context, e->param, TSRI_OVERWRITE_TOLD));
         }
-        e->written = false;
     }
     return TSR_OK;
 }
@@ -305,7 +304,7 @@ tsr_status tsr_state_commit(tsr_state *state, tsr_status mine)
     TSR_TRY(tsri_alloc(count, 1, &flags));
     TSR_TRY_GOTO(status, tsri_alloc(count * (size_t)ranks, 1, &all), free_flags);
     for (size_t i = 0; i < count; i++) {
-        flags[i] = state->entries[i].written ? 1 : 0;
+        flags[i] = state->entries[i].from == SOURCE_MASTER && state->entries[i].param->written;
     }
     TSR_TRY_GOTO(status, tsri_comm_exchange(state->comm, "what was written", flags, count, all),
                  free_all);

@@ -27,7 +27,6 @@ typedef struct state_entry {
     state_source from;
     int index;        /* of the optimizer's parameters: SOURCE_M, SOURCE_V */
     tsr_param *param; /* borrowed; NULL: a scalar */
-    bool written;     /* by this rank, since the last commit; SOURCE_MASTER */
 } state_entry;
 
 struct tsr_state {

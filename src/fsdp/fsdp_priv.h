@@ -407,7 +407,7 @@ tsr_status tsri_unit_take(unit *u, tsr_param *param);
 /* settle.c */
 tsr_status tsri_unit_settle(unit *u, uint64_t seed);
 /** The sink's overwrite. */
-tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all);
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param, tsri_overwrite how);
 /* debug.c */
 /** Names of trained parameters that have got no gradient since materialisation; returns how many.
  */

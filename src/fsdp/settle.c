@@ -280,17 +280,22 @@ static tsr_status fill(const unit *u, const unit_param *p, uint64_t seed)
     return TSR_OK;
 }
 
-tsr_status tsri_unit_overwrite(void *context, tsr_param *param, bool all)
+tsr_status tsri_unit_overwrite(void *context, tsr_param *param, tsri_overwrite how)
 {
     unit *u = context;
+    engine_step *step = &u->engine->step;
 
-    if (u->engine->step.watch.tape != NULL && tsri_tape_in_step(u->engine->step.watch.tape)) {
+    if (step->watch.tape != NULL && tsri_tape_in_step(step->watch.tape)) {
         return TSR_RAISE(TSR_ERR_STATE, "write of parameter %s within a step: end the step first",
                          param->name);
     }
-    u->engine->step.overwritten = !all;
-    u->rest.stale =
-        u->rest.stale || (all && !param->spec.frozen && u->flat.own_count < u->flat.train_count);
+    if (how != TSRI_OVERWRITE_ALIKE) {
+        param->written = how == TSRI_OVERWRITE_ALONE;
+        step->overwritten = param->written;
+    }
+    if (how != TSRI_OVERWRITE_ALONE && tsri_unit_trains(&u->params[param->unit_index])) {
+        u->rest.stale = u->rest.stale || u->flat.own_count < u->flat.train_count;
+    }
     return TSR_OK;
 }
 

@@ -217,6 +217,9 @@ static void misuse_is_told(void)
     CHECK_OK(parity_write_step(job, 0));
     CHECK_EQ(tsri_job_step(job, 0, state_lr, 1.0, NULL, &result), TSR_ERR_STATE);
     CHECK(says("tsr_state_commit"));
+    /* Another state will do. */
+    tsr_state_close(&state);
+    CHECK_OK(tsr_state_open(job->model, job->optimizer, job->tape, &state));
     CHECK_OK(tsr_state_commit(state, TSR_OK));
     CHECK_OK(tsri_job_step(job, 1, state_lr, 1.0, NULL, &result));
     tsr_state_close(&state);

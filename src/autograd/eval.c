@@ -27,6 +27,7 @@ static tsr_status tell_left(const tsr_tape *tape, bool failed)
 static tsr_status begin_eval(tsr_tape *tape)
 {
     if (!tsri_step_is_under_way(tape)) {
+        tsri_recorder_set_step(tsri_comm_device(tape->comm), -1); /* of no step */
         TSR_TRY(tsri_facts_begin(tape));
     }
     TSR_TRY(tsri_frame_begin_eval(tape));

@@ -145,6 +145,8 @@ static void loss_is_the_steps(void)
     double tokens = 0.0;
     double step_loss = 0.0;
     double step_tokens = 0.0;
+    tsr_traffic traffic[2][8];
+    int sets[2];
     gpt2_rig r;
 
     CHECK_OK(gpt2_rig_open(&k, &r));
@@ -157,6 +159,13 @@ static void loss_is_the_steps(void)
     CHECK_OK(tsr_step_end(r.tape));
     CHECK(mean == step_loss);
     CHECK(tokens == step_tokens);
+    sets[0] = tsr_collectives_count(r.model, traffic[0], 8);
+    CHECK_OK(evaluate(&r, 0, &mean, NULL)); /* of no step: the newest stays what it was */
+    sets[1] = tsr_collectives_count(r.model, traffic[1], 8);
+    CHECK_EQ(sets[1], sets[0]);
+    for (int i = 0; i < sets[0] && i < 8; i++) {
+        CHECK_EQ(traffic[1][i].collectives, traffic[0][i].collectives);
+    }
     gpt2_rig_close(&r);
 }
 

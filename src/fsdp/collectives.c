@@ -67,13 +67,17 @@ static const char *stream_name(tsri_stream_kind kind)
     return names[kind];
 }
 
-/* The first entry of the newest step. */
+/* The first entry of the newest step. What is recorded behind it, as an evaluation, is of none. */
 static const tsri_entry *newest_step(const engine *e, int *count_out)
 {
     int count = 0;
     const tsri_entry *entries = tsri_recorder_entries(tsri_comm_device(e->comm), &count);
-    int begin = count;
+    int begin = 0;
 
+    while (count > 0 && entries[count - 1].step < 0) {
+        count--;
+    }
+    begin = count;
     while (begin > 0 && entries[begin - 1].step == entries[count - 1].step) {
         begin--;
     }

@@ -2,8 +2,8 @@
  * Copyright The Tessera authors */
 /* The engine: what happens around each unit's forward and backward.
  *
- * The hooks of the outermost unit that runs, as a rule the root, frame a forward; the end of
- * tsr_backward frames a pass. Between a rank's own marks (schedule.c) lie those of units that it
+ * The hooks of the outermost unit that runs, as a rule the root, bound a forward; the end of
+ * tsr_backward ends a pass. Between a rank's own marks (schedule.c) lie those of units that it
  * passes over but others run, and it issues their collectives in their places: forward gathers, and
  * backward (by markers on the tape) gathers and reduces zeros. */
 #include "fsdp_priv.h"
@@ -76,7 +76,7 @@ static tsr_status begin_pass(engine *e, const tsr_tape *tape)
     step->epochs[at] = tsri_tape_epoch(tape);
     step->has_root[at] = step->has_root[at] && !is_new;
     step->busy = true;
-    e->order.frame = NULL;
+    e->order.outermost = NULL;
     e->order.back = e->order.expected.count;
     e->order.again = -1;
     for (int i = 0; !is_new && i < e->unit_count; i++) {
@@ -145,7 +145,7 @@ static tsr_status end_step(void *context, bool failed)
         }
     }
     e->step.played = false;
-    e->order.frame = NULL;
+    e->order.outermost = NULL;
     return TSR_OK;
 }
 
@@ -159,7 +159,7 @@ static tsr_status leave_pass(void *context, const tsr_tape *tape, bool failed)
     }
     e->step.busy = true; /* also what was gathered behind the last forward */
     TSR_TRY(tsri_engine_forget_forward(e, failed));
-    e->order.frame = NULL;
+    e->order.outermost = NULL;
     return TSR_OK;
 }
 
@@ -333,16 +333,16 @@ static tsr_status after_backward(void *context, tsr_tape *tape)
 
 /* ---- around forward ---- */
 
-static tsr_status begin_forward(engine *e, tsr_module *frame, const tsr_tape *tape)
+static tsr_status begin_forward(engine *e, tsr_module *outermost, const tsr_tape *tape)
 {
     e->step.forward++;
-    e->order.frame = frame;
-    e->step.has_root[e->step.at] = e->step.has_root[e->step.at] || frame->parent == NULL;
+    e->order.outermost = outermost;
+    e->step.has_root[e->step.at] = e->step.has_root[e->step.at] || outermost->parent == NULL;
     e->step.eval = tsri_tape_no_grad(tape) && !tsri_tape_in_part(tape);
     for (int i = 0; i < e->unit_count; i++) {
         e->units[i]->run.passed = false;
     }
-    TSR_TRY(tsri_schedule_begin(e, frame));
+    TSR_TRY(tsri_schedule_begin(e, outermost));
     return TSR_OK;
 }
 
@@ -475,7 +475,7 @@ static tsr_status arrive(unit *u, tsr_tape *tape, bool again)
 {
     if (again) {
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_ENTER, tape));
-    } else if (u->engine->order.frame == NULL || is_root(u)) {
+    } else if (u->engine->order.outermost == NULL || is_root(u)) {
         TSR_TRY(begin_forward(u->engine, u->module, tape));
     } else {
         TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_ENTER, tape));
@@ -518,10 +518,10 @@ static void count_passes(const engine *e)
 
 static tsr_status end_forward(engine *e, tsr_tape *tape)
 {
-    TSR_TRY(tsri_schedule_reach(e, e->order.frame, MARK_LEAVE, tape));
+    TSR_TRY(tsri_schedule_reach(e, e->order.outermost, MARK_LEAVE, tape));
     TSR_TRY(tsri_schedule_end(e));
     count_passes(e);
-    e->order.frame = NULL;
+    e->order.outermost = NULL;
     if (e->step.eval) {
         for (int i = 0; i < e->unit_count; i++) {
             TSR_TRY(tsri_unit_reshard(e->units[i]));
@@ -540,7 +540,7 @@ static tsr_status after_forward(void *context, tsr_tape *tape)
         TSR_TRY(tsri_schedule_again(u->engine, u->module, MARK_LEAVE, tape));
         return TSR_OK; /* its backward comes at once */
     }
-    if (u->engine->order.frame == u->module) {
+    if (u->engine->order.outermost == u->module) {
         TSR_TRY(end_forward(u->engine, tape));
     } else {
         TSR_TRY(tsri_schedule_reach(u->engine, u->module, MARK_LEAVE, tape));
@@ -558,7 +558,7 @@ static tsr_status at_meeting(void *context, tsr_tape *tape)
 
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, root, MARK_MEET, tape));
-    } else if (e->order.frame != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
+    } else if (e->order.outermost != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, root, MARK_MEET, tape));
     }
     return TSR_OK;
@@ -572,7 +572,7 @@ static tsr_status at_part(void *context, tsr_module *module, tsr_tape *tape, boo
 
     if (e != NULL && tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_schedule_again(e, module, kind, tape));
-    } else if (e != NULL && e->order.frame != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
+    } else if (e != NULL && e->order.outermost != NULL && e->step.epoch == tsri_tape_epoch(tape)) {
         TSR_TRY(tsri_schedule_reach(e, module, kind, tape));
     }
     return TSR_OK;

@@ -223,8 +223,8 @@ typedef struct engine_order {
     bool learns, learnt;      /* learn.c: from the forward under way; all there is */
     bool news;                /* it has brought */
     int quiet;                /* forwards in a row from which nothing new was learnt */
-    tsr_module *frame;        /* the outermost unit that runs forward; NULL: none does */
-    int frame_end;            /* in expected: the mark behind its last */
+    tsr_module *outermost;    /* the outermost unit that runs forward; NULL: none does */
+    int outermost_end;        /* in expected: the mark behind its last */
 } engine_order;
 
 /* The pass under way, and the step that it is of. */
@@ -364,9 +364,9 @@ static inline bool tsri_unit_has_pending(const unit *u)
 /* schedule.c: see there. */
 tsr_status tsri_schedule_open(engine *e, tsr_module *model);
 void tsri_schedule_free(engine *e);
-/** The forward of frame begins; this rank comes to a mark (after passing over those before it);
+/** The forward of outermost begins; this rank comes to a mark (after passing over those before it);
  *  the forward has ended. */
-tsr_status tsri_schedule_begin(engine *e, tsr_module *frame);
+tsr_status tsri_schedule_begin(engine *e, tsr_module *outermost);
 tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, tsr_tape *tape);
 tsr_status tsri_schedule_end(engine *e);
 /** Backward comes to a unit's end or beginning. */

@@ -418,9 +418,9 @@ tsr_status tsri_unit_prefetch(unit *u)
 
     if (u->prefetch[0].units != NULL) {
         TSR_TRY(unshard_all(u->prefetch[0].units, u->prefetch[0].count));
-    } else if (e->order.frame != NULL) {
-        TSR_TRY(unshard_all(
-            next, tsri_schedule_after(e, e->order.cursor, e->order.frame_end, next, depth_of(u))));
+    } else if (e->order.outermost != NULL) {
+        TSR_TRY(unshard_all(next, tsri_schedule_after(e, e->order.cursor, e->order.outermost_end,
+                                                      next, depth_of(u))));
     }
     return TSR_OK;
 }
@@ -477,9 +477,9 @@ tsr_status tsri_unit_use(void *context, tsr_param *param, tsr_tape *tape)
     }
     if (tsri_tape_in_recompute(tape)) {
         TSR_TRY(tsri_engine_use(u, tape));
-    } else if (e->order.frame == NULL || u->run.used_forward != e->step.forward ||
+    } else if (e->order.outermost == NULL || u->run.used_forward != e->step.forward ||
                u->values.state != SLOT_READY) {
-        if (e->order.frame != NULL) {
+        if (e->order.outermost != NULL) {
             u->run.used_forward = e->step.forward;
             TSR_TRY(tsri_schedule_reach(e, u->module, MARK_USE, tape));
         }

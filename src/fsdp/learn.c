@@ -164,7 +164,7 @@ static tsr_status insert(engine *e, int at, const mark *m)
 {
     TSR_TRY(tsri_row_insert(&e->order.expected, at, m));
     e->order.cursor += at < e->order.cursor ? 1 : 0;
-    e->order.frame_end += at < e->order.frame_end ? 1 : 0;
+    e->order.outermost_end += at < e->order.outermost_end ? 1 : 0;
     return TSR_OK;
 }
 
@@ -268,7 +268,7 @@ static void forget_guess(engine *e, const mark *m)
     int begin = 0;
     int count = 0;
 
-    if (u == NULL || u->run.seen || m->module == e->order.frame) {
+    if (u == NULL || u->run.seen || m->module == e->order.outermost) {
         return; /* run alone, it has no place among the others */
     }
     u->run.seen = true;
@@ -281,7 +281,7 @@ static void forget_guess(engine *e, const mark *m)
     e->order.cursor -= begin >= e->order.cursor          ? 0
                        : begin + count > e->order.cursor ? e->order.cursor - begin
                                                          : count;
-    e->order.frame_end -= begin < e->order.frame_end ? count : 0;
+    e->order.outermost_end -= begin < e->order.outermost_end ? count : 0;
 }
 
 /* All ranks go on to next: what else is expected before it, none of them runs now. */
@@ -293,7 +293,7 @@ static tsr_status follow(engine *e, const mark *next, tsr_tape *tape)
     forget_guess(e, next);
     at = tsri_mark_ends(next->kind)
              ? tsri_row_find_up(row, next, e->order.cursor, row->count)
-             : tsri_row_find_inside(row, next, e->order.cursor, e->order.frame_end);
+             : tsri_row_find_inside(row, next, e->order.cursor, e->order.outermost_end);
     if (at < 0) {
         TSR_TRY(expect_here(e, next));
         at = e->order.cursor;
@@ -442,13 +442,13 @@ static bool all_seen(const engine *e)
 
 tsr_status tsri_learn_end(engine *e)
 {
-    if (!e->order.learns && e->order.frame->parent == NULL) {
+    if (!e->order.learns && e->order.outermost->parent == NULL) {
         TSR_TRY(expect_log(e));
     }
     TSR_TRY(expect_others(e));
     e->order.last_entered = last_entered(e);
     e->order.quiet = e->order.news ? 0 : e->order.quiet + 1;
-    e->order.learnt = (!e->order.learns && e->order.frame->parent == NULL) ||
+    e->order.learnt = (!e->order.learns && e->order.outermost->parent == NULL) ||
                       (!e->order.news && all_seen(e)) || e->order.quiet >= QUIET_FORWARDS;
     for (int i = 0; e->order.learnt && i < e->unit_count; i++) {
         e->units[i]->run.seen = true; /* a guess has to do */

@@ -101,22 +101,22 @@ tsr_status tsri_schedule_pass(engine *e, const mark *m, tsr_tape *tape)
 
 /* ---- a forward ---- */
 
-tsr_status tsri_schedule_begin(engine *e, tsr_module *frame)
+tsr_status tsri_schedule_begin(engine *e, tsr_module *outermost)
 {
-    const mark begin = {.module = frame, .kind = MARK_ENTER};
+    const mark begin = {.module = outermost, .kind = MARK_ENTER};
     const mark end = tsri_mark_end(&begin);
 
     e->order.log.count = 0;
     e->order.open.count = 0;
     e->order.cursor = tsri_row_find_up(&e->order.expected, &begin, 0, e->order.expected.count) + 1;
-    e->order.frame_end =
+    e->order.outermost_end =
         tsri_row_find_up(&e->order.expected, &end, e->order.cursor, e->order.expected.count) + 1;
     e->order.beside = 0;
     e->order.learns = !e->order.learnt && tsri_learn_may_differ(e);
     e->order.news = false;
-    if (e->order.learns && frame->parent == NULL) {
-        e->order.news = !tsri_unit_of(frame)->run.seen;
-        tsri_unit_of(frame)->run.seen = true;
+    if (e->order.learns && outermost->parent == NULL) {
+        e->order.news = !tsri_unit_of(outermost)->run.seen;
+        tsri_unit_of(outermost)->run.seen = true;
     }
     TSR_TRY(tsri_schedule_note(e, &begin));
     return TSR_OK;
@@ -149,7 +149,7 @@ tsr_status tsri_schedule_reach(engine *e, tsr_module *module, mark_kind kind, ts
     int at = 0;
 
     if (!e->order.learns) {
-        at = expect(e, &m, e->order.cursor, e->order.frame_end, &e->order.beside);
+        at = expect(e, &m, e->order.cursor, e->order.outermost_end, &e->order.beside);
         if (departs(e, &m, at)) {
             TSR_TRY(tsri_learn_depart(e, &m));
         }

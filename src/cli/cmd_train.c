@@ -135,6 +135,9 @@ static void show_start(void *context, const tsri_train_start *start)
     if (start->binding[0] != '\0') {
         (void)fprintf(d->to, "%s\n", start->binding);
     }
+    if (start->groups[0] != '\0') {
+        (void)fprintf(d->to, "groups: %s\n", start->groups);
+    }
     if (start->links[0] != '\0') {
         (void)fprintf(d->to, "links: %s; measured in %.2f s\n", start->links, start->links_s);
     }

@@ -121,6 +121,9 @@ const tsr_backend *tsri_world_backend(const tsr_world *world);
  *  Borrowed. */
 const int *tsri_world_nodes(const tsr_world *world);
 
+/** Local. Name of rank's host, "?" in a simulated world. Borrowed. */
+const char *tsri_world_host(const tsr_world *world, int rank);
+
 /** Local. True if the world's other ranks do not exist. */
 bool tsri_world_is_simulated(const tsr_world *world);
 

@@ -427,6 +427,11 @@ const int *tsri_world_nodes(const tsr_world *world)
     return world->nodes;
 }
 
+const char *tsri_world_host(const tsr_world *world, int rank)
+{
+    return tsri_team_host(world->team, rank);
+}
+
 bool tsri_world_is_simulated(const tsr_world *world)
 {
     return world->simulated;

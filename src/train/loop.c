@@ -376,6 +376,7 @@ static void tell_start(const training *t)
         .mesh_reason = t->config->mesh_reason,
         .renumbered = tsri_boot_get_info()->renumbered,
         .binding = t->binding.text,
+        .groups = t->links.groups,
         .links = links,
         .links_s = t->links.seconds,
         .preset = t->options.preset,

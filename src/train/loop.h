@@ -24,6 +24,7 @@ typedef struct tsri_train_start {
     const char *mesh_reason; /* of a mesh that was chosen; else "" */
     bool renumbered;         /* host by host, where the launcher did not */
     const char *binding;     /* of ranks to cores; "": was not asked for */
+    const char *groups;      /* of the axes, by host and device; "": one rank */
     const char *links;       /* along the axes, as measured; "": they were not */
     double links_s;          /* that measuring took */
     size_t planned_bytes;    /* of this rank */

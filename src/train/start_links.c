@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+#include "comm/comm.h"
+#include "train/start_groups.h"
+
 static const double probe_seconds = 0.5;
 static const double too_far = 2.0; /* factor between measured and declared */
 
@@ -14,6 +17,21 @@ enum {
     PRESET_HSDP = 4, /* of parallel.preset */
     PRESET_HFSDP = 5
 };
+
+static tsr_status find_groups(const tsr_world *world, const tsr_mesh *mesh, char *text, size_t size)
+{
+    const int ranks = tsr_world_size(world);
+    const char **hosts = NULL;
+
+    TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*hosts), &hosts));
+    for (int rank = 0; rank < ranks; rank++) {
+        hosts[rank] = tsri_world_host(world, rank);
+    }
+    const tsr_status status =
+        tsri_start_groups_text(mesh, tsri_world_nodes(world), hosts, text, size);
+    tsri_free(&hosts);
+    return status;
+}
 
 tsr_status tsri_start_links_find(tsr_world *world, const tsri_config *config,
                                  const tsri_job_options *options, const tsri_cluster *declared,
@@ -30,6 +48,7 @@ tsr_status tsri_start_links_find(tsr_world *world, const tsri_config *config,
                  tsri_probe_axes(world, mesh, declared != NULL ? &declared->machine : NULL,
                                  config->run.probe ? probe_seconds : 0.0, out->axes, &out->count),
                  release);
+    TSR_TRY_GOTO(status, find_groups(world, mesh, out->groups, sizeof(out->groups)), release);
     out->seconds = config->run.probe && out->count > 0 ? tsri_now_s() - begin : 0.0;
 release:
     tsr_mesh_release(&mesh);

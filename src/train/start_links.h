@@ -15,12 +15,14 @@
 typedef struct tsri_start_links {
     tsri_probe_axis axes[TSR_MESH_MAX_AXES]; /* those of more than one rank */
     int count;
-    double seconds; /* that measuring took; 0: nothing was measured */
+    double seconds;   /* that measuring took; 0: nothing was measured */
+    char groups[512]; /* where the axes' groups lie */
 } tsri_start_links;
 
 /**
- * List the axes of a fitted configuration's job and, with run.probe, time collectives along each:
- * well below a second. Collective over the world, which has several ranks. Blocks.
+ * List the axes and their groups of a fitted configuration's job and, with run.probe, time
+ * collectives along each: well below a second. Collective over the world, which has several ranks.
+ * Blocks.
  *
  * @param declared  What run.cluster says, or NULL.
  */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "support/tsr_test.h"
+#include "train/start_groups.h"
 #include "train/start_links.h"
 
 enum {
@@ -110,9 +111,40 @@ static void test_text(void)
     CHECK_STR(text, "");
 }
 
+/* replicate x shard of 8 ranks on hosts of 4: as numbered by host, and dealt out in turn. */
+static void test_groups(void)
+{
+    const tsr_mesh_axis axes[] = {{"replicate", 2}, {"shard", 4}};
+    const int by_host[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+    const int in_turn[8] = {0, 1, 0, 1, 0, 1, 0, 1};
+    const char *const names[2] = {"alpha", "beta"};
+    const char *hosts[8];
+    char text[256];
+    char cut[16];
+    tsr_mesh *mesh = NULL;
+
+    CHECK_OK(tsr_mesh_create(8, axes, 2, NULL, &mesh));
+    for (int r = 0; r < 8; r++) {
+        hosts[r] = names[by_host[r]];
+    }
+    CHECK_OK(tsri_start_groups_text(mesh, by_host, hosts, text, sizeof(text)));
+    CHECK_STR(text, "replicate alpha:0 beta:0 | alpha:1 beta:1 | alpha:2 beta:2 | alpha:3 beta:3; "
+                    "shard alpha:0-3 | beta:0-3");
+    CHECK_OK(tsri_start_groups_text(mesh, by_host, hosts, cut, sizeof(cut)));
+    CHECK_STR(cut, "replicate alpha");
+    for (int r = 0; r < 8; r++) {
+        hosts[r] = names[in_turn[r]];
+    }
+    CHECK_OK(tsri_start_groups_text(mesh, in_turn, hosts, text, sizeof(text)));
+    CHECK_STR(text, "replicate alpha:0,2 | beta:0,2 | alpha:1,3 | beta:1,3; "
+                    "shard alpha:0 beta:0 alpha:1 beta:1 | alpha:2 beta:2 alpha:3 beta:3");
+    tsr_mesh_release(&mesh);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"links_unlike_declared_ones", test_links_unlike_declared_ones},
     {"gathers_over_the_network", test_gathers_over_the_network},
     {"text", test_text},
+    {"groups", test_groups},
     {NULL, NULL},
 };

@@ -18,15 +18,6 @@ static void *slot_of(tsri_config *config, const tsri_option *option)
     return (char *)config + option->offset;
 }
 
-static const char *place_text(const tsri_option_place *place, char *text)
-{
-    if (place->file == NULL) {
-        return "command line";
-    }
-    (void)snprintf(text, PLACE_BYTES, "%s:%d", place->file, place->line);
-    return text;
-}
-
 /* ---- keys ---- */
 
 static tsr_status read_key(tsri_config *config, int row, const tsri_option_place *place,
@@ -65,7 +56,7 @@ static tsr_status read_section(tsri_config *config, const char *file, const tsri
     }
     if (section->kind != TSRI_YAML_MAP) {
         return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %s, wants keys with values",
-                         place_text(&at, text), section->key,
+                         tsri_option_place_text(&at, text, sizeof(text)), section->key,
                          section->kind == TSRI_YAML_LIST ? "a list" : "a value");
     }
     for (int i = 0; i < section->count; i++) {
@@ -250,8 +241,8 @@ static tsr_status check_together(const tsri_config *config)
     if (t->batch % t->micro_batches != 0) {
         return TSR_RAISE(TSR_ERR_INVALID,
                          "%s: train.batch is %lld, which %lld micro-batches do not divide",
-                         place_text(&config->place[row], text), (long long)t->batch,
-                         (long long)t->micro_batches);
+                         tsri_option_place_text(&config->place[row], text, sizeof(text)),
+                         (long long)t->batch, (long long)t->micro_batches);
     }
     if (t->min_lr > t->lr) {
         return TSR_RAISE(TSR_ERR_INVALID, "train.min_lr is %g, above train.lr, which is %g",
@@ -263,7 +254,8 @@ static tsr_status check_together(const tsri_config *config)
             TSR_ERR_INVALID,
             "%s: parallel.offload names activations, but parallel.activation_checkpointing is "
             "none; wants block or selective",
-            place_text(&config->place[tsri_option_find("parallel.offload")], text));
+            tsri_option_place_text(&config->place[tsri_option_find("parallel.offload")], text,
+                                   sizeof(text)));
     }
     if (config->parallel.activation_keep.count > 0 &&
         config->parallel.activation_checkpointing == 0) {
@@ -271,7 +263,8 @@ static tsr_status check_together(const tsri_config *config)
             TSR_ERR_INVALID,
             "%s: parallel.activation_keep names operations, but parallel.activation_checkpointing "
             "is none; wants block or selective",
-            place_text(&config->place[tsri_option_find("parallel.activation_keep")], text));
+            tsri_option_place_text(&config->place[tsri_option_find("parallel.activation_keep")],
+                                   text, sizeof(text)));
     }
     if (config->run.dir[0] == '\0') {
         return TSR_RAISE(TSR_ERR_INVALID, "run.dir is empty, wants a folder");

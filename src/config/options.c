@@ -13,115 +13,12 @@
 #include "config/mesh_text.h"
 
 enum {
-    MOST_KEYS = 128,
     MAX_CHOICES = 16,
     WORD_BYTES = 48,
     PLACE_BYTES = 512,
     TYPE_BYTES = 256,
     SHOWN = 60 /* characters of a wrong value */
 };
-
-/* ---- the table ---- */
-
-int tsri_option_find(const char *path)
-{
-    int count = 0;
-    const tsri_option *table = tsri_options(&count);
-
-    for (int i = 0; i < count; i++) {
-        if (strcmp(table[i].path, path) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static const char *place_text(const tsri_option_place *place, char *text)
-{
-    if (place->file == NULL) {
-        return "command line";
-    }
-    (void)snprintf(text, PLACE_BYTES, "%s:%d", place->file, place->line);
-    return text;
-}
-
-static const char *name_of(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-
-    return dot != NULL ? dot + 1 : path;
-}
-
-/* The section whose name is nearest to name, into text[WORD_BYTES]; NULL: none is near. */
-static const char *find_near_section(const char *name, char *text)
-{
-    char sections[MOST_KEYS][WORD_BYTES];
-    const char *names[MOST_KEYS];
-    const char *near = NULL;
-    int found = 0;
-    int count = 0;
-    const tsri_option *table = tsri_options(&count);
-
-    for (int i = 0; i < count; i++) {
-        (void)snprintf(sections[found], WORD_BYTES, "%.*s", (int)strcspn(table[i].path, "."),
-                       table[i].path);
-        if (found == 0 || strcmp(sections[found], sections[found - 1]) != 0) {
-            names[found] = sections[found];
-            found++;
-        }
-    }
-    near = tsri_nearest(name, names, found);
-    if (near == NULL) {
-        return NULL;
-    }
-    (void)snprintf(text, WORD_BYTES, "%s", near);
-    return text;
-}
-
-/* The key that path was meant to be: one of that name in another section, else for a word without
- * section the nearest section, into text, else the nearest whole path, else the nearest name.
- * NULL: none is near. */
-static const char *find_near(const char *path, char *text)
-{
-    int count = 0;
-    const tsri_option *table = tsri_options(&count);
-    const char *paths[MOST_KEYS];
-    const char *names[MOST_KEYS];
-    const char *near = NULL;
-
-    for (int i = 0; i < count && i < MOST_KEYS; i++) {
-        paths[i] = table[i].path;
-        names[i] = name_of(table[i].path);
-        if (strcmp(names[i], name_of(path)) == 0) {
-            return paths[i];
-        }
-    }
-    near = strchr(path, '.') == NULL ? find_near_section(path, text) : NULL;
-    if (near == NULL) {
-        near = tsri_nearest(path, paths, count);
-    }
-    if (near != NULL) {
-        return near;
-    }
-    near = tsri_nearest(name_of(path), names, count);
-    for (int i = 0; near != NULL && i < count; i++) {
-        if (names[i] == near) {
-            return paths[i];
-        }
-    }
-    return NULL;
-}
-
-tsr_status tsri_option_raise_unknown(const tsri_option_place *place, const char *path)
-{
-    char section[WORD_BYTES];
-    const char *near = find_near(path, section);
-    char text[PLACE_BYTES];
-
-    return TSR_RAISE(TSR_ERR_INVALID, "%s: unknown key \"%s\"%s%s%s", place_text(place, text), path,
-                     near != NULL ? "; the nearest is \"" : "; `tessera config` lists all",
-                     near != NULL ? near : "", near != NULL ? "\"" : "");
-}
 
 /* ---- lists of words, "a, b" ---- */
 
@@ -258,8 +155,9 @@ static tsr_status raise_wrong(const context *c, const tsri_yaml_node *node, cons
     if (wanted == NULL) {
         wanted = tsri_option_type_text(c->option, type, sizeof(type));
     }
-    return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %s, wants %s", place_text(c->place, place),
-                     c->option->path, kind_text(node, have, sizeof(have)), wanted);
+    return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is %s, wants %s",
+                     tsri_option_place_text(c->place, place, sizeof(place)), c->option->path,
+                     kind_text(node, have, sizeof(have)), wanted);
 }
 
 static tsr_status raise_many(const context *c, int count, int most)
@@ -267,7 +165,8 @@ static tsr_status raise_many(const context *c, int count, int most)
     char place[PLACE_BYTES];
 
     return TSR_RAISE(TSR_ERR_INVALID, "%s: %s has %d entries, at most %d are possible",
-                     place_text(c->place, place), c->option->path, count, most);
+                     tsri_option_place_text(c->place, place, sizeof(place)), c->option->path, count,
+                     most);
 }
 
 static tsr_status raise_choice(const context *c, const char *have, const words *list)
@@ -276,8 +175,9 @@ static tsr_status raise_choice(const context *c, const char *have, const words *
     char place[PLACE_BYTES];
 
     return TSR_RAISE(TSR_ERR_INVALID, "%s: %s is \"%.*s\", wants one of %s%s%s",
-                     place_text(c->place, place), c->option->path, SHOWN, have, c->option->choices,
-                     near != NULL ? "; the nearest is " : "", near != NULL ? near : "");
+                     tsri_option_place_text(c->place, place, sizeof(place)), c->option->path, SHOWN,
+                     have, c->option->choices, near != NULL ? "; the nearest is " : "",
+                     near != NULL ? near : "");
 }
 
 /* Values that are legal but that this version cannot act on. */
@@ -294,7 +194,8 @@ static tsr_status check_works(const context *c, const char *text)
         return TSR_OK;
     }
     return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: %s: %s is not available in this version, only %s",
-                     place_text(c->place, place), c->option->path, text, c->option->works);
+                     tsri_option_place_text(c->place, place, sizeof(place)), c->option->path, text,
+                     c->option->works);
 }
 
 /* ---- reading ---- */
@@ -416,17 +317,19 @@ static tsr_status add_axis(const context *c, const tsri_yaml_node *axis, tsri_me
     if (end == NULL || end == axis->text || *end != '\0' || errno != 0 || axis->quoted) {
         char have[SHOWN + 8];
 
-        return TSR_RAISE(
-            TSR_ERR_INVALID, "%s: mesh axis \"%.*s\" is %s, wants a whole number%s",
-            place_text(c->place, place), SHOWN, axis->key, kind_text(axis, have, sizeof(have)),
-            strchr(axis->key, ':') != NULL ? "; YAML wants a space behind the colon" : "");
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: mesh axis \"%.*s\" is %s, wants a whole number%s",
+                         tsri_option_place_text(c->place, place, sizeof(place)), SHOWN, axis->key,
+                         kind_text(axis, have, sizeof(have)),
+                         strchr(axis->key, ':') != NULL ? "; YAML wants a space behind the colon"
+                                                        : "");
     }
     if (tsri_mesh_text_add(mesh, axis->key, strlen(axis->key), size) != TSR_OK) {
         char message[256];
 
         (void)snprintf(message, sizeof(message), "%s", tsr_error_message());
         tsr_error_clear();
-        return TSR_RAISE(TSR_ERR_INVALID, "%s: %s", place_text(c->place, place), message);
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: %s",
+                         tsri_option_place_text(c->place, place, sizeof(place)), message);
     }
     return TSR_OK;
 }
@@ -444,7 +347,8 @@ static tsr_status read_mesh(const context *c, const tsri_yaml_node *node, tsri_m
 
             (void)snprintf(message, sizeof(message), "%s", tsr_error_message());
             tsr_error_clear();
-            return TSR_RAISE(TSR_ERR_INVALID, "%s: %s", place_text(c->place, place), message);
+            return TSR_RAISE(TSR_ERR_INVALID, "%s: %s",
+                             tsri_option_place_text(c->place, place, sizeof(place)), message);
         }
         return TSR_OK;
     }
@@ -550,8 +454,8 @@ static tsr_status read_group_key(const context *c, const tsri_yaml_node *node,
     return TSR_RAISE(TSR_ERR_INVALID,
                      "%s: unknown key \"%s\" in optim.groups, which has match, lr_scale and "
                      "weight_decay%s%s",
-                     place_text(&place, text), node->key, near != NULL ? "; the nearest is " : "",
-                     near != NULL ? near : "");
+                     tsri_option_place_text(&place, text, sizeof(text)), node->key,
+                     near != NULL ? "; the nearest is " : "", near != NULL ? near : "");
 }
 
 static tsr_status read_groups(const context *c, const tsri_yaml_node *node, tsri_option_groups *out)

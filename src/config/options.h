@@ -71,6 +71,9 @@ typedef struct tsri_option_place {
     int line;
 } tsri_option_place;
 
+/** "FILE:LINE" or "command line"; returns it or text[size]. */
+const char *tsri_option_place_text(const tsri_option_place *place, char *text, size_t size);
+
 /** The table. */
 const tsri_option *tsri_options(int *count_out);
 /** Index of the row of path, or -1. */

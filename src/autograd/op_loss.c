@@ -22,7 +22,7 @@ typedef struct row_stats {
     tsr_dtensor *max, *sum, *target;
 } row_stats;
 
-static tsr_status check_shapes(const tsri_op_call *call)
+static tsr_status check_labels(const tsri_op_call *call)
 {
     const tsr_layout *logits = &call->want[LOGITS];
     const tsr_layout *labels = &call->want[LABELS];
@@ -57,7 +57,7 @@ static tsr_status loss_rule(tsri_op_call *call)
     tsr_layout loss;
     int last = 0;
 
-    TSR_TRY(check_shapes(call));
+    TSR_TRY(check_labels(call));
     last = logits->ndim - 1;
     *logits = tsri_rule_whole(logits);
     *labels = tsri_rule_whole(labels);

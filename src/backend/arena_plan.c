@@ -265,7 +265,7 @@ static void search(work *w, size_t bound, bool is_rough)
     }
 }
 
-static tsr_status place(tsri_arena_plan *plan, bool is_rough)
+static tsr_status place_intervals(tsri_arena_plan *plan, bool is_rough)
 {
     work w = {.intervals = plan->intervals, .count = plan->count, .fixed = plan->fixed};
     const size_t count = (size_t)plan->count;
@@ -463,7 +463,7 @@ static tsr_status create(const tsri_interval *intervals, int fixed, int count, b
     plan->count = count;
     plan->fixed = fixed;
     TSR_TRY_GOTO(status, find_peak(plan), destroy_plan);
-    TSR_TRY_GOTO(status, place(plan, is_rough), destroy_plan);
+    TSR_TRY_GOTO(status, place_intervals(plan, is_rough), destroy_plan);
     TSR_TRY_GOTO(status, find_before(plan), destroy_plan);
     *out = plan;
     return TSR_OK;

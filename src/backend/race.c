@@ -247,7 +247,7 @@ static const char *mark_name(const mark *who)
     }
 }
 
-static const char *or_unnamed(const char *label)
+static const char *label_or_unknown(const char *label)
 {
     return label == NULL ? "?" : label;
 }
@@ -281,10 +281,10 @@ static void describe(char *text, const tsr_buffer *buffer, const segment *held, 
     (void)snprintf(text, MESSAGE_BYTES,
                    "race in buffer %llu (%s): %s is not ordered after %s of %s (%s:%llu), which "
                    "%s bytes %zu..%zu",
-                   (unsigned long long)buffer->id, or_unnamed(buffer->label), now,
-                   mark_name(before), or_unnamed(before->label), tsri_stream_name(before_stream),
-                   (unsigned long long)before->epoch, before == &held->write ? "writes" : "reads",
-                   held->begin, held->end);
+                   (unsigned long long)buffer->id, label_or_unknown(buffer->label), now,
+                   mark_name(before), label_or_unknown(before->label),
+                   tsri_stream_name(before_stream), (unsigned long long)before->epoch,
+                   before == &held->write ? "writes" : "reads", held->begin, held->end);
 }
 
 static tsr_status check_access(tsri_race *race, tsri_stream_kind stream, const mark *who,
@@ -304,9 +304,9 @@ static tsr_status check_access(tsri_race *race, tsri_stream_kind stream, const m
     char now[MESSAGE_BYTES / 2];
     char text[MESSAGE_BYTES];
     (void)snprintf(now, sizeof(now), "%s of %s (%s:%llu), which %s bytes %zu..%zu,", mark_name(who),
-                   or_unnamed(who->label), tsri_stream_name(stream), (unsigned long long)who->epoch,
-                   access->write ? "writes" : "reads", access->offset,
-                   access->offset + access->bytes);
+                   label_or_unknown(who->label), tsri_stream_name(stream),
+                   (unsigned long long)who->epoch, access->write ? "writes" : "reads",
+                   access->offset, access->offset + access->bytes);
     describe(text, access->buffer, held, before, before_stream, now);
     race->found_count++;
     return TSR_RAISE(TSR_ERR_INTERNAL, "%s", text);

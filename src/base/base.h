@@ -188,3 +188,7 @@ static inline int64_t tsri_max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
+static inline double tsri_max_double(double a, double b)
+{
+    return a > b ? a : b;
+}

@@ -51,7 +51,7 @@ void tsri_intern_destroy(tsri_intern **pointer)
 }
 
 /* The slot of these bytes, or the free one where they belong. */
-static kept *find(kept *slots, int slot_count, const void *data, size_t bytes)
+static kept *find_slot(kept *slots, int slot_count, const void *data, size_t bytes)
 {
     const uint64_t mask = (uint64_t)slot_count - 1;
     uint64_t at = tsri_hash(data, bytes, 0) & mask;
@@ -62,14 +62,14 @@ static kept *find(kept *slots, int slot_count, const void *data, size_t bytes)
     return &slots[at];
 }
 
-static tsr_status widen(tsri_intern *set)
+static tsr_status widen_slots(tsri_intern *set)
 {
     kept *slots = NULL;
     TSR_TRY(tsri_alloc(2 * (size_t)set->slot_count, sizeof(kept), &slots));
     for (int i = 0; i < set->slot_count; i++) {
         const kept *old = &set->slots[i];
         if (old->data != NULL) {
-            *find(slots, 2 * set->slot_count, old->data, old->bytes) = *old;
+            *find_slot(slots, 2 * set->slot_count, old->data, old->bytes) = *old;
         }
     }
     tsri_free(&set->slots);
@@ -80,11 +80,11 @@ static tsr_status widen(tsri_intern *set)
 
 tsr_status tsri_intern_keep(tsri_intern *set, const void *data, size_t bytes, const void **out)
 {
-    kept *slot = find(set->slots, set->slot_count, data, bytes);
+    kept *slot = find_slot(set->slots, set->slot_count, data, bytes);
     if (slot->data == NULL) {
         if (set->count >= set->slot_count / 2) {
-            TSR_TRY(widen(set));
-            slot = find(set->slots, set->slot_count, data, bytes);
+            TSR_TRY(widen_slots(set));
+            slot = find_slot(set->slots, set->slot_count, data, bytes);
         }
         TSR_TRY(tsri_alloc(bytes, 1, &slot->data));
         memcpy(slot->data, data, bytes);

@@ -121,8 +121,8 @@ static bool is_absent(const json_t *object, const char *key)
 }
 
 /* The value at key if it is there and fits. */
-static tsr_status find(const json_t *object, const char *key, const char *file,
-                       bool (*fits)(json_type), const char *wants, json_t **out)
+static tsr_status find_value(const json_t *object, const char *key, const char *file,
+                             bool (*fits)(json_type), const char *wants, json_t **out)
 {
     json_t *value = json_object_get(object, key);
 
@@ -175,7 +175,7 @@ tsr_status tsri_json_int(const json_t *object, const char *key, const char *file
 {
     json_t *value = NULL;
 
-    TSR_TRY(find(object, key, file, fits_int, "an integer", &value));
+    TSR_TRY(find_value(object, key, file, fits_int, "an integer", &value));
     *out = json_integer_value(value);
     return TSR_OK;
 }
@@ -184,7 +184,7 @@ tsr_status tsri_json_number(const json_t *object, const char *key, const char *f
 {
     json_t *value = NULL;
 
-    TSR_TRY(find(object, key, file, fits_number, "a number", &value));
+    TSR_TRY(find_value(object, key, file, fits_number, "a number", &value));
     *out = json_number_value(value);
     return TSR_OK;
 }
@@ -193,7 +193,7 @@ tsr_status tsri_json_bool(const json_t *object, const char *key, const char *fil
 {
     json_t *value = NULL;
 
-    TSR_TRY(find(object, key, file, fits_bool, "true or false", &value));
+    TSR_TRY(find_value(object, key, file, fits_bool, "true or false", &value));
     *out = json_is_true(value);
     return TSR_OK;
 }
@@ -203,20 +203,20 @@ tsr_status tsri_json_string(const json_t *object, const char *key, const char *f
 {
     json_t *value = NULL;
 
-    TSR_TRY(find(object, key, file, fits_string, "a string", &value));
+    TSR_TRY(find_value(object, key, file, fits_string, "a string", &value));
     *out = json_string_value(value);
     return TSR_OK;
 }
 
 tsr_status tsri_json_array(const json_t *object, const char *key, const char *file, json_t **out)
 {
-    TSR_TRY(find(object, key, file, fits_array, "an array", out));
+    TSR_TRY(find_value(object, key, file, fits_array, "an array", out));
     return TSR_OK;
 }
 
 tsr_status tsri_json_object(const json_t *object, const char *key, const char *file, json_t **out)
 {
-    TSR_TRY(find(object, key, file, fits_object, "an object", out));
+    TSR_TRY(find_value(object, key, file, fits_object, "an object", out));
     return TSR_OK;
 }
 

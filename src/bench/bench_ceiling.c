@@ -210,7 +210,7 @@ bench_rate tsri_bench_peak(tsr_dtype dtype, int threads, const char **name_out)
 
 /* ---- matmul through the device's table ---- */
 
-static tsr_status fill(tsr_comm *comm, tsr_buffer *buffer, tsr_dtype dtype)
+static tsr_status fill_matrix(tsr_comm *comm, tsr_buffer *buffer, tsr_dtype dtype)
 {
     const size_t count = buffer->bytes / tsr_dtype_size(dtype);
     tsr_stream *stream = tsri_comm_stream(comm, TSRI_STREAM_COMPUTE);
@@ -267,8 +267,8 @@ tsr_status tsri_bench_matmul_open(tsr_comm *comm, tsr_dtype dtype, const int64_t
     TSR_TRY(tsri_comm_buffer(comm,
                              tsri_workspace_bytes(tsri_comm_device(comm), TSRK_MATMUL, &out->args),
                              TSRI_MEM_WORKSPACE, "workspace", &out->workspace));
-    TSR_TRY(fill(comm, out->a, dtype));
-    TSR_TRY(fill(comm, out->b, dtype));
+    TSR_TRY(fill_matrix(comm, out->a, dtype));
+    TSR_TRY(fill_matrix(comm, out->b, dtype));
     return TSR_OK;
 }
 

@@ -88,7 +88,7 @@ static void close_side(side *s)
 }
 
 /* Every rank comes here; who waits sleeps. */
-static tsr_status meet(coll_bench *b)
+static tsr_status meet_all(coll_bench *b)
 {
     side *ours = &b->sides[OURS];
     const tsri_coll_item item = {.in = b->scalar, .out = b->scalar, .count = 1};
@@ -133,7 +133,7 @@ static tsr_status sample(coll_bench *b, int row_index, int which, double *out)
     const tsri_bench_coll_row *row = &b->report->rows[row_index];
     const int repeats = repeats_of(row);
 
-    TSR_TRY(meet(b));
+    TSR_TRY(meet_all(b));
     const double begin = tsri_now_s();
     for (int i = 0; i < repeats; i++) {
         TSR_TRY(run_once(&b->sides[which], row, b->ranks));
@@ -154,13 +154,13 @@ static double copy_rate(const coll_bench *b)
 
 static tsr_status sample_copies(coll_bench *b, int round)
 {
-    TSR_TRY(meet(b));
+    TSR_TRY(meet_all(b));
     if (tsr_world_is_speaker(b->world)) {
         b->copies[0][round] = copy_rate(b);
     }
-    TSR_TRY(meet(b));
+    TSR_TRY(meet_all(b));
     b->copies[1][round] = copy_rate(b);
-    TSR_TRY(meet(b));
+    TSR_TRY(meet_all(b));
     return TSR_OK;
 }
 
@@ -232,7 +232,7 @@ static double moved_bytes(const tsri_bench_coll_row *row, int ranks)
     return row->kind == TSRI_ALL_REDUCE ? reduced + slice * (ranks - 1) : reduced;
 }
 
-static tsr_status make_report(coll_bench *b)
+static tsr_status report_collectives(coll_bench *b)
 {
     tsri_bench_coll_report *out = b->report;
 
@@ -275,7 +275,7 @@ static void list_rows(const tsri_bench_coll_options *options, int ranks,
     }
 }
 
-static tsr_status measure(coll_bench *b, const tsri_bench_coll_options *options)
+static tsr_status measure_collectives(coll_bench *b, const tsri_bench_coll_options *options)
 {
     size_t most = COPY_BYTES;
 
@@ -297,7 +297,7 @@ static tsr_status measure(coll_bench *b, const tsri_bench_coll_options *options)
     TSR_TRY(tsri_buffer_alloc(b->sides[OURS].device, sizeof(double), TSRI_MEM_OTHER, "scalar",
                               &b->scalar));
     TSR_TRY(run_rounds(b));
-    TSR_TRY(make_report(b));
+    TSR_TRY(report_collectives(b));
     return TSR_OK;
 }
 
@@ -310,7 +310,7 @@ tsr_status tsri_bench_collectives(tsr_world *world, const tsri_bench_coll_option
     TSR_TRY(tsri_alloc(1, sizeof(*b), &b));
     b->world = world;
     b->report = out;
-    status = tsri_world_settle(world, measure(b, options));
+    status = tsri_world_settle(world, measure_collectives(b, options));
     tsri_buffer_release(&b->scalar);
     close_side(&b->sides[MPI]);
     close_side(&b->sides[OURS]);

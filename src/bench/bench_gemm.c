@@ -188,7 +188,7 @@ static void compare_libraries(const gemm_bench *b, product *p)
     }
 }
 
-static void make_report(gemm_bench *b, tsri_bench_gemm_report *report)
+static void report_products(gemm_bench *b, tsri_bench_gemm_report *report)
 {
     for (int c = 0; c < report->ceiling_count; c++) {
         report->ceiling[c].peak = tsri_bench_median(b->peak[c], b->rounds);
@@ -207,8 +207,9 @@ static void make_report(gemm_bench *b, tsri_bench_gemm_report *report)
     }
 }
 
-static tsr_status measure(gemm_bench *b, tsr_world *world, const tsri_bench_gemm_options *options,
-                          tsri_bench_gemm_report *out)
+static tsr_status measure_products(gemm_bench *b, tsr_world *world,
+                                   const tsri_bench_gemm_options *options,
+                                   tsri_bench_gemm_report *out)
 {
     tsri_model_spec spec;
     shapes list = {.count = 0};
@@ -251,7 +252,7 @@ static tsr_status measure(gemm_bench *b, tsr_world *world, const tsri_bench_gemm
     for (int round = 0; round < b->rounds; round++) {
         TSR_TRY(run_round(b, round, out));
     }
-    make_report(b, out);
+    report_products(b, out);
     return TSR_OK;
 }
 
@@ -262,7 +263,7 @@ tsr_status tsri_bench_gemm(tsr_world *world, const tsri_bench_gemm_options *opti
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*b), &b));
-    TSR_TRY_GOTO(status, measure(b, world, options, out), close);
+    TSR_TRY_GOTO(status, measure_products(b, world, options, out), close);
 close:
     tsri_bench_libraries_close(b->libraries);
     tsr_comm_release(&b->comm);

@@ -22,7 +22,7 @@ enum {
 };
 
 /* POSIX gives functions as object pointers; ISO C has no cast between the two. */
-static bool find(void *handle, const char *name, void *function_out)
+static bool find_function(void *handle, const char *name, void *function_out)
 {
     void *symbol = dlsym(handle, name);
 
@@ -55,7 +55,7 @@ static void open_dnnl(bench_library *l, int threads)
 {
     (void)threads; /* OpenMP's, which each call is given */
     *l = (bench_library){.name = "oneDNN", .handle = dlopen(NULL, RTLD_NOW)};
-    l->found = l->handle != NULL && find(l->handle, "dnnl_sgemm", &l->dnnl);
+    l->found = l->handle != NULL && find_function(l->handle, "dnnl_sgemm", &l->dnnl);
 }
 
 static void open_blis(bench_library *l, int threads)
@@ -64,8 +64,8 @@ static void open_blis(bench_library *l, int threads)
     void (*set_threads)(int64_t count) = NULL;
 
     *l = (bench_library){.name = "BLIS", .handle = open_any(files)};
-    l->found = l->handle != NULL && find(l->handle, "cblas_sgemm", &l->cblas) &&
-               find(l->handle, "bli_thread_set_num_threads", &set_threads);
+    l->found = l->handle != NULL && find_function(l->handle, "cblas_sgemm", &l->cblas) &&
+               find_function(l->handle, "bli_thread_set_num_threads", &set_threads);
     if (l->found) {
         set_threads(threads);
     }
@@ -77,8 +77,8 @@ static void open_openblas(bench_library *l, int threads)
     void (*set_threads)(int count) = NULL;
 
     *l = (bench_library){.name = "OpenBLAS", .handle = open_any(files)};
-    l->found = l->handle != NULL && find(l->handle, "cblas_sgemm", &l->cblas) &&
-               find(l->handle, "openblas_set_num_threads", &set_threads);
+    l->found = l->handle != NULL && find_function(l->handle, "cblas_sgemm", &l->cblas) &&
+               find_function(l->handle, "openblas_set_num_threads", &set_threads);
     if (l->found) {
         set_threads(threads);
         l->spin_s = threads > 1 ? 0.03 : 0.0; /* 2^26 ticks */

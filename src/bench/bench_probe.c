@@ -20,8 +20,8 @@ static tsr_status keep_text(const tsri_text *text, tsri_bench_probe_report *out)
     return TSR_OK;
 }
 
-static tsr_status measure(tsr_world *world, const tsri_job_options *job, double seconds,
-                          const char *path, tsri_bench_probe_report *out)
+static tsr_status probe_twice(tsr_world *world, const tsri_job_options *job, double seconds,
+                              const char *path, tsri_bench_probe_report *out)
 {
     tsri_text text = {0};
     tsr_status status = TSR_OK;
@@ -48,7 +48,7 @@ tsr_status tsri_bench_probe(tsr_world *world, const tsri_bench_step_options *opt
 
     if (status == TSR_OK) {
         job.dry_threads = threads;
-        status = measure(world, &job, seconds, path, out);
+        status = probe_twice(world, &job, seconds, path, out);
     }
     return tsri_world_settle(world, status);
 }

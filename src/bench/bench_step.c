@@ -224,7 +224,7 @@ out:
     return status;
 }
 
-static tsr_status run_step(step_bench *b, int64_t step, bool measured)
+static tsr_status run_timed_step(step_bench *b, int64_t step, bool measured)
 {
     tsr_device *device = tsri_comm_device(b->job->comm);
     tsri_bench_step_report *sum = &b->sum;
@@ -344,8 +344,8 @@ static void finish_kernels(tsri_bench_step_report *report, int steps)
     qsort(report->kernels, TSRK_COUNT, sizeof(report->kernels[0]), by_time);
 }
 
-static tsr_status make_report(step_bench *b, const tsri_bench_step_options *options,
-                              tsri_bench_step_report *out)
+static tsr_status report_steps(step_bench *b, const tsri_bench_step_options *options,
+                               tsri_bench_step_report *out)
 {
     const tsri_job_options *o = &b->job->options;
     tsr_world *world = b->job->world;
@@ -384,8 +384,8 @@ static tsr_status make_report(step_bench *b, const tsri_bench_step_options *opti
     return TSR_OK;
 }
 
-static tsr_status measure(step_bench *b, tsr_world *world, const tsri_bench_step_options *options,
-                          tsri_bench_step_report *out)
+static tsr_status measure_steps(step_bench *b, tsr_world *world,
+                                const tsri_bench_step_options *options, tsri_bench_step_report *out)
 {
     const int64_t cube[3] = {BENCH_SIDE, BENCH_SIDE, BENCH_SIDE};
     const int steps = options->steps > 0 ? options->steps : DEFAULT_STEPS;
@@ -397,10 +397,10 @@ static tsr_status measure(step_bench *b, tsr_world *world, const tsri_bench_step
     TSR_TRY(tsri_bench_matmul_open(b->job->comm, TSR_F32, cube, false, false, &b->square));
     TSR_TRY(measure_ceiling(b));
     for (int i = 0; i < WARMUP + steps; i++) {
-        TSR_TRY(run_step(b, i, i >= WARMUP));
+        TSR_TRY(run_timed_step(b, i, i >= WARMUP));
     }
     TSR_TRY(measure_ceiling(b));
-    TSR_TRY(make_report(b, options, out));
+    TSR_TRY(report_steps(b, options, out));
     return TSR_OK;
 }
 
@@ -411,7 +411,7 @@ tsr_status tsri_bench_step(tsr_world *world, const tsri_bench_step_options *opti
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*b), &b));
-    status = tsri_world_settle(world, measure(b, world, options, out));
+    status = tsri_world_settle(world, measure_steps(b, world, options, out));
     tsri_bench_matmul_close(&b->square);
     tsri_job_close(&b->job);
     tsri_free(&b->steps);

@@ -66,7 +66,7 @@ typedef struct factor {
     const char *what;
 } factor;
 
-static void compare(factor *f, double a, double b, const char *what)
+static void compare_rates(factor *f, double a, double b, const char *what)
 {
     const double ratio = a > b ? a / b : b / a;
 
@@ -88,11 +88,12 @@ double tsri_probe_factor(const tsri_probe_report *a, const tsri_probe_report *b,
     }
     for (int id = 0; id < TSRK_COUNT; id++) {
         if (a->kernel_s[id] >= matters * all_s) {
-            compare(&f, x->kernel_rate[id], y->kernel_rate[id], tsrk_name((tsrk_id)id));
+            compare_rates(&f, x->kernel_rate[id], y->kernel_rate[id], tsrk_name((tsrk_id)id));
         }
     }
     for (int tier = 0; a->row_count > 0 && tier < x->tier_count; tier++) {
-        compare(&f, x->tiers[tier].bytes_per_s, y->tiers[tier].bytes_per_s, x->tiers[tier].name);
+        compare_rates(&f, x->tiers[tier].bytes_per_s, y->tiers[tier].bytes_per_s,
+                      x->tiers[tier].name);
     }
     *what = f.what;
     return f.most;

@@ -8,7 +8,8 @@
 #include <math.h>
 
 /* What a rank of a ring can expect of a machine: its slowest tier's share, its mean hop. */
-static void expect(const tsri_machine *machine, const int *members, tsri_probe_axis *axis)
+static void expect_of_machine(const tsri_machine *machine, const int *members,
+                              tsri_probe_axis *axis)
 {
     tsri_reach reach;
     double hops_s = 0.0;
@@ -28,7 +29,7 @@ static void expect(const tsri_machine *machine, const int *members, tsri_probe_a
 }
 
 /* Hosts under members[size], which lie in order. */
-static int count_hosts(const tsr_world *world, const int *members, int size)
+static int hosts_below(const tsr_world *world, const int *members, int size)
 {
     const int *nodes = tsri_world_nodes(world);
     int count = 0;
@@ -60,12 +61,12 @@ static tsr_status list_axes(const tsr_world *world, const tsr_mesh *mesh,
         (void)snprintf(axis->name, sizeof(axis->name), "%s", tsr_mesh_axis_name(mesh, a));
         for (int rank = tsr_world_size(world) - 1; rank >= 0; rank--) {
             TSR_TRY(tsr_mesh_axis_ranks(mesh, a, rank, members));
-            const int hosts = count_hosts(world, members, axis->ranks);
+            const int hosts = hosts_below(world, members, axis->ranks);
 
             axis->hosts = hosts > axis->hosts ? hosts : axis->hosts;
         }
         if (declared != NULL) {
-            expect(declared, members, axis); /* those of rank 0 */
+            expect_of_machine(declared, members, axis); /* those of rank 0 */
         }
         masks[*count_out] = 1U << a;
         ++*count_out;

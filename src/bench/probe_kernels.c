@@ -71,7 +71,7 @@ static int axis_size(const tsri_job_options *o, const char *name)
     return 1;
 }
 
-static int64_t share(int64_t whole, int ranks)
+static int64_t share_of(int64_t whole, int ranks)
 {
     return whole > ranks ? tsri_ceil_div(whole, ranks) : 1;
 }
@@ -84,18 +84,18 @@ static void shrink_model(tsri_model_spec *spec, int tp)
 
     if (spec->arch == TSRI_ARCH_GPT2) {
         g->layers = g->layers < MOST_LAYERS ? g->layers : MOST_LAYERS;
-        g->ffn = share(g->ffn, tp);
-        g->vocab = share(g->vocab, tp);
+        g->ffn = share_of(g->ffn, tp);
+        g->vocab = share_of(g->vocab, tp);
         return;
     }
     const int kv_heads = l->kv_heads > 0 ? l->kv_heads : l->heads;
 
     l->layers = l->layers < MOST_LAYERS ? l->layers : MOST_LAYERS;
     l->head_dim = l->head_dim > 0 ? l->head_dim : l->dim / l->heads;
-    l->heads = (int)share(l->heads, tp);
-    l->kv_heads = (int)share(kv_heads, tp);
-    l->ffn = share(l->ffn, tp);
-    l->vocab = share(l->vocab, tp);
+    l->heads = (int)share_of(l->heads, tp);
+    l->kv_heads = (int)share_of(kv_heads, tp);
+    l->ffn = share_of(l->ffn, tp);
+    l->vocab = share_of(l->vocab, tp);
 }
 
 static void shrink(const tsri_job_options *job, int ranks, int threads, tsri_job_options *out)
@@ -104,7 +104,7 @@ static void shrink(const tsri_job_options *job, int ranks, int threads, tsri_job
 
     *out = *job;
     shrink_model(&out->model, tp);
-    out->batch = share(job->batch, ranks / tp);
+    out->batch = share_of(job->batch, ranks / tp);
     out->micro_batches = job->micro_batches > 1 ? 2 : 1; /* the second one adds to gradients */
     out->axis_count = 1;
     out->axes[0] = (tsr_mesh_axis){"shard", 1};
@@ -218,7 +218,7 @@ static void read_ledger(kernel_probe *p, double begin_s, double end_s, step_figu
     out->step_s = end_s - begin_s;
 }
 
-static tsr_status run_step(kernel_probe *p, int64_t step, step_figures *out)
+static tsr_status run_small_step(kernel_probe *p, int64_t step, step_figures *out)
 {
     tsri_step_result result;
 
@@ -325,20 +325,21 @@ static tsr_status sum_up(const kernel_probe *p, int steps, step_figures *out)
     return TSR_OK;
 }
 
-static tsr_status run_steps(kernel_probe *p, double seconds, step_figures *out, int *steps_out)
+static tsr_status run_small_steps(kernel_probe *p, double seconds, step_figures *out,
+                                  int *steps_out)
 {
     step_figures first;
     int steps = LEAST_STEPS;
 
     /* The first step records its memory, the second plans it. */
-    TSR_TRY(run_step(p, 0, &first));
-    TSR_TRY(run_step(p, 1, &first));
+    TSR_TRY(run_small_step(p, 0, &first));
+    TSR_TRY(run_small_step(p, 1, &first));
     TSR_TRY(average(p->world, &first.step_s, 1));
     while (steps < MOST_STEPS && (steps + 1) * first.step_s < seconds) {
         steps++;
     }
     for (int i = 0; i < steps; i++) {
-        TSR_TRY(run_step(p, 2 + i, &p->steps[i]));
+        TSR_TRY(run_small_step(p, 2 + i, &p->steps[i]));
     }
     TSR_TRY(sum_up(p, steps, out));
     *steps_out = steps;
@@ -421,14 +422,14 @@ static void fill_machine(const kernel_probe *p, const step_figures *mean, tsri_p
     m->host_bytes_per_s = p->copy_rate;
 }
 
-static tsr_status measure(kernel_probe *p, const tsri_job_options *options, double seconds,
-                          tsri_probe_report *out)
+static tsr_status measure_kernels(kernel_probe *p, const tsri_job_options *options, double seconds,
+                                  tsri_probe_report *out)
 {
     step_figures mean = {0};
 
     TSR_TRY(tsr_world_agree(p->world, open_small_job(p, options)));
     TSR_TRY(tsri_alloc(MOST_STEPS, sizeof(*p->steps), &p->steps));
-    TSR_TRY(run_steps(p, seconds, &mean, &out->steps));
+    TSR_TRY(run_small_steps(p, seconds, &mean, &out->steps));
     TSR_TRY(time_copies(p));
     TSR_TRY(average(p->world, &p->copy_rate, 1));
     fill_machine(p, &mean, out);
@@ -448,7 +449,7 @@ tsr_status tsri_probe_kernels(tsr_world *world, const tsri_job_options *job, dou
     p.block_count = (double)tsri_model_layers(&job->model) / out->layers;
     out->rows = options.batch;
     out->seq = options.seq;
-    const tsr_status status = measure(&p, &options, seconds, out);
+    const tsr_status status = measure_kernels(&p, &options, seconds, out);
 
     tsri_free(&p.steps);
     tsri_job_close(&p.job);

@@ -28,7 +28,7 @@ static void name_tiers(int ranks, int local, tsri_machine *m)
 }
 
 /* Hosts, however many ranks each has: they are numbered from 0 on. */
-static int count_hosts(const tsr_world *world)
+static int hosts_of_world(const tsr_world *world)
 {
     const int *nodes = tsri_world_nodes(world);
     int most = 0;
@@ -96,7 +96,7 @@ tsr_status tsri_probe_links(tsr_world *world, double unit_bytes, double seconds,
     const int hosts = tsri_mesh_hosts(tsri_world_nodes(world), ranks);
     const int local = hosts > 0 ? ranks / hosts : 0;
 
-    out->hosts = count_hosts(world);
+    out->hosts = hosts_of_world(world);
     name_tiers(ranks, local, &out->machine);
     if (ranks == 1) { /* no link, but a cluster file has one */
         out->machine.tiers[0].bytes_per_s = out->machine.host_bytes_per_s;

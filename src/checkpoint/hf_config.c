@@ -79,8 +79,8 @@ static tsr_status read_named(const reader *r, const char *key, const char *gener
     return TSR_OK;
 }
 
-static tsr_status read_number(const json_t *object, const char *key, const char *file,
-                              tsri_bound bound, double fallback, double *out)
+static tsr_status read_real(const json_t *object, const char *key, const char *file,
+                            tsri_bound bound, double fallback, double *out)
 {
     *out = fallback;
     if (has(object, key)) {
@@ -159,7 +159,7 @@ static tsr_status read_rope(const reader *r, double *theta)
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     double partial = 1.0;
 
-    TSR_TRY(read_number(r->config, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, 10000.0, theta));
+    TSR_TRY(read_real(r->config, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, 10000.0, theta));
     for (int i = 0; i < 2; i++) {
         const json_t *rope = json_object_get(r->config, keys[i]);
 
@@ -170,12 +170,12 @@ static tsr_status read_rope(const reader *r, double *theta)
             return TSR_RAISE(TSR_ERR_FORMAT, "%s: %s wants an object or null", r->file, keys[i]);
         }
         TSR_TRY(check_rope_type(rope, keys[i], r->file));
-        TSR_TRY(read_number(rope, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, *theta, theta));
-        TSR_TRY(read_number(rope, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial,
-                            &partial));
+        TSR_TRY(read_real(rope, "rope_theta", r->file, TSRI_BOUND_ROPE_THETA, *theta, theta));
+        TSR_TRY(
+            read_real(rope, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial, &partial));
     }
-    TSR_TRY(read_number(r->config, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial,
-                        &partial));
+    TSR_TRY(
+        read_real(r->config, "partial_rotary_factor", r->file, TSRI_BOUND_NONE, partial, &partial));
     if (partial != 1.0) {
         return TSR_RAISE(TSR_ERR_UNSUPPORTED,
                          "%s: partial_rotary_factor is %g, only whole heads are turned", r->file,
@@ -239,9 +239,9 @@ static tsr_status read_llama(const reader *r, tsr_llama_config *out)
     TSR_TRY(read_llama_sizes(r, out));
     TSR_TRY(read_rope(r, &out->rope_theta));
     TSR_TRY(
-        read_number(r->config, "rms_norm_eps", r->file, TSRI_BOUND_NORM_EPS, 1e-6, &out->norm_eps));
-    TSR_TRY(read_number(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
-                        &out->init_std));
+        read_real(r->config, "rms_norm_eps", r->file, TSRI_BOUND_NORM_EPS, 1e-6, &out->norm_eps));
+    TSR_TRY(read_real(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
+                      &out->init_std));
     TSR_TRY(read_flag(r, "attention_bias", false, &out->attention_bias));
     TSR_TRY(read_flag(r, "mlp_bias", false, &out->mlp_bias));
     TSR_TRY(read_flag(r, "tie_word_embeddings", false, &out->tied));
@@ -291,10 +291,10 @@ static tsr_status read_gpt2(const reader *r, tsr_gpt2_config *out)
 
     TSR_TRY(check_gpt2(r));
     TSR_TRY(read_gpt2_sizes(r, out));
-    TSR_TRY(read_number(r->config, "layer_norm_epsilon", r->file, TSRI_BOUND_NORM_EPS, 1e-5,
-                        &out->norm_eps));
-    TSR_TRY(read_number(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
-                        &out->init_std));
+    TSR_TRY(read_real(r->config, "layer_norm_epsilon", r->file, TSRI_BOUND_NORM_EPS, 1e-5,
+                      &out->norm_eps));
+    TSR_TRY(read_real(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
+                      &out->init_std));
     TSR_TRY(read_flag(r, "tie_word_embeddings", true, &tied));
     out->untied = !tied;
     return TSR_OK;

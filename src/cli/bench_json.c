@@ -9,7 +9,7 @@
 
 #include "cli/bench_print.h"
 
-static tsr_status print(json_t *tree)
+static tsr_status print_tree(json_t *tree)
 {
     if (tree == NULL) {
         return TSR_RAISE(TSR_ERR_NOMEM, "no memory for the report");
@@ -74,9 +74,9 @@ tsr_status tsri_bench_json_gemm(const tsri_bench_gemm_report *report)
         }
         (void)json_array_append_new(rows, one);
     }
-    TSR_TRY(print(json_pack("{s:s, s:I, s:i, s:o, s:o}", "model", report->model, "tokens",
-                            (json_int_t)report->tokens, "threads", report->threads, "ceilings",
-                            ceilings, "products", rows)));
+    TSR_TRY(print_tree(json_pack("{s:s, s:I, s:i, s:o, s:o}", "model", report->model, "tokens",
+                                 (json_int_t)report->tokens, "threads", report->threads, "ceilings",
+                                 ceilings, "products", rows)));
     return TSR_OK;
 }
 
@@ -99,9 +99,9 @@ tsr_status tsri_bench_json_coll(const tsri_bench_coll_report *report)
                       "bytes", (json_int_t)row->bytes, "ours", side_json(&row->ours), "mpi",
                       side_json(&row->mpi), "mpi_by_ours", row->speedup, "of_copy", row->of_copy));
     }
-    TSR_TRY(print(json_pack("{s:i, s:f, s:f, s:o}", "ranks", report->ranks, "copy_one_bytes_per_s",
-                            report->copy_one, "copy_all_bytes_per_s", report->copy_all,
-                            "collectives", rows)));
+    TSR_TRY(print_tree(json_pack("{s:i, s:f, s:f, s:o}", "ranks", report->ranks,
+                                 "copy_one_bytes_per_s", report->copy_one, "copy_all_bytes_per_s",
+                                 report->copy_all, "collectives", rows)));
     return TSR_OK;
 }
 
@@ -152,7 +152,7 @@ tsr_status tsri_bench_json_step(const tsri_bench_step_report *r)
     json_decref(figures);
     (void)json_object_set_new(tree, "time", times);
     (void)json_object_set_new(tree, "kernels", kernels_json(r));
-    TSR_TRY(print(tree));
+    TSR_TRY(print_tree(tree));
     return TSR_OK;
 }
 
@@ -183,10 +183,10 @@ tsr_status tsri_bench_json_probe(const tsri_bench_probe_report *r)
     char hash[17];
 
     (void)snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)r->hash);
-    TSR_TRY(print(json_pack("{s:i, s:i, s:i, s:o, s:o, s:f, s:s, s:s, s:s}", "ranks",
-                            r->first.ranks, "threads", r->first.threads, "hosts", r->first.hosts,
-                            "first", machine_json(&r->first.machine), "again",
-                            machine_json(&r->second.machine), "apart", r->factor, "apart_in",
-                            r->apart, "hash", hash, "cluster_file", r->text)));
+    TSR_TRY(print_tree(json_pack("{s:i, s:i, s:i, s:o, s:o, s:f, s:s, s:s, s:s}", "ranks",
+                                 r->first.ranks, "threads", r->first.threads, "hosts",
+                                 r->first.hosts, "first", machine_json(&r->first.machine), "again",
+                                 machine_json(&r->second.machine), "apart", r->factor, "apart_in",
+                                 r->apart, "hash", hash, "cluster_file", r->text)));
     return TSR_OK;
 }

@@ -192,7 +192,7 @@ static void print_rates(const tsri_bench_probe_report *r)
     print_again(a->host_bytes_per_s / GIGA, b->host_bytes_per_s / GIGA);
 }
 
-static void print_links(const tsri_bench_probe_report *r)
+static void print_probe_links(const tsri_bench_probe_report *r)
 {
     const tsri_machine *a = &r->first.machine;
     const tsri_machine *b = &r->second.machine;
@@ -238,7 +238,7 @@ tsr_status tsri_bench_print_probe(const tsri_bench_probe_report *r)
                  f->hosts, f->hosts == 1 ? "" : "s", f->seconds, r->second.seconds, f->steps,
                  f->layers, (long long)f->rows, (long long)f->seq);
     print_rates(r);
-    print_links(r);
+    print_probe_links(r);
     (void)printf("\nthe two are at most a factor %.2f apart (%s)\ncluster file %016llx\n",
                  r->factor, r->apart, (unsigned long long)r->hash);
     return TSR_OK;

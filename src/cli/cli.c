@@ -97,7 +97,7 @@ static const tsri_cli_command *find_command(const tsri_cli_command *const *comma
     return NULL;
 }
 
-static tsr_status raise_unknown(const tsri_cli_command *const *commands, const char *name)
+static tsr_status raise_unknown_command(const tsri_cli_command *const *commands, const char *name)
 {
     const char *names[64] = {"help"};
     const char *near = NULL;
@@ -121,7 +121,7 @@ static int run_help(const tsri_cli_command *const *commands, int argc, char **ar
     }
     command = find_command(commands, argv[2]);
     if (command == NULL) {
-        (void)raise_unknown(commands, argv[2]);
+        (void)raise_unknown_command(commands, argv[2]);
         return complain(is_rank);
     }
     tsri_cli_print_command_help(command, stdout);
@@ -188,7 +188,7 @@ static int run_program(const tsri_cli_command *const *commands, int argc, char *
     }
     command = find_command(commands, argv[1]);
     if (command == NULL) {
-        (void)raise_unknown(commands, argv[1]);
+        (void)raise_unknown_command(commands, argv[1]);
         return complain(is_rank);
     }
     return run_command(command, argc - 1, argv + 1, is_rank);

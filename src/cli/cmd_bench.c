@@ -83,7 +83,7 @@ static tsr_status check_meant(const tsri_cli *cli, bench_kind kind)
     return TSR_OK;
 }
 
-static tsr_status read_number(const tsri_cli *cli, const char *name, int64_t most, int64_t *out)
+static tsr_status read_count(const tsri_cli *cli, const char *name, int64_t most, int64_t *out)
 {
     const char *text = tsri_cli_value(cli, name);
     char *end = NULL;
@@ -107,12 +107,12 @@ static tsr_status read_int(const tsri_cli *cli, const char *name, int most, int 
 {
     int64_t value = 0;
 
-    TSR_TRY(read_number(cli, name, most, &value));
+    TSR_TRY(read_count(cli, name, most, &value));
     *out = (int)value;
     return TSR_OK;
 }
 
-static tsr_status read_size(const char *text, size_t length, size_t *out)
+static tsr_status read_bytes(const char *text, size_t length, size_t *out)
 {
     static const char units[] = "kMG";
     char *end = NULL;
@@ -140,7 +140,7 @@ static tsr_status read_sizes(const char *text, tsri_bench_coll_options *out)
             return TSR_RAISE(TSR_ERR_INVALID, "--bytes has more than %d sizes",
                              TSRI_BENCH_MAX_SIZES);
         }
-        TSR_TRY(read_size(text, length, &out->bytes[out->size_count]));
+        TSR_TRY(read_bytes(text, length, &out->bytes[out->size_count]));
         out->size_count++;
         if (text[length] == '\0') {
             return TSR_OK;
@@ -167,8 +167,8 @@ static tsr_status read_step(const tsri_cli *cli, tsri_bench_step_options *out)
                                      .mesh = tsri_cli_value(cli, "--mesh"),
                                      .preset = tsri_cli_value(cli, "--parallel")};
     TSR_TRY(read_dtype(tsri_cli_value(cli, "--dtype"), &out->dtype));
-    TSR_TRY(read_number(cli, "--batch", 1 << 24, &out->batch));
-    TSR_TRY(read_number(cli, "--seq", 1 << 24, &out->seq));
+    TSR_TRY(read_count(cli, "--batch", 1 << 24, &out->batch));
+    TSR_TRY(read_count(cli, "--seq", 1 << 24, &out->seq));
     TSR_TRY(read_int(cli, "--steps", TSRI_BENCH_MAX_STEPS, &out->steps));
     return TSR_OK;
 }
@@ -189,7 +189,7 @@ static tsr_status read_seconds(const tsri_cli *cli, double *out)
     return TSR_OK;
 }
 
-static tsr_status read_options(const tsri_cli *cli, bench_options *out)
+static tsr_status read_bench_options(const tsri_cli *cli, bench_options *out)
 {
     const char *sizes = tsri_cli_value(cli, "--bytes");
     int rounds = 0;
@@ -199,7 +199,7 @@ static tsr_status read_options(const tsri_cli *cli, bench_options *out)
     TSR_TRY(check_meant(cli, out->kind));
     TSR_TRY(read_int(cli, "--threads", 1024, &out->threads));
     TSR_TRY(read_int(cli, "--rounds", TSRI_BENCH_MAX_ROUNDS, &rounds));
-    TSR_TRY(read_number(cli, "--tokens", 1 << 24, &out->gemm.tokens));
+    TSR_TRY(read_count(cli, "--tokens", 1 << 24, &out->gemm.tokens));
     TSR_TRY(read_sizes(sizes != NULL ? sizes : "1k,64k,1M,16M", &out->coll));
     TSR_TRY(read_step(cli, &out->step));
     TSR_TRY(read_seconds(cli, &out->seconds));
@@ -220,13 +220,13 @@ static tsr_status check_ranks(bench_kind kind, int ranks)
     return TSR_OK;
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_bench(const tsri_cli *cli)
 {
     const int ranks = cli->ranks > 0 ? cli->ranks : 1;
     bench_options o;
     tsri_model_spec spec;
 
-    TSR_TRY(read_options(cli, &o));
+    TSR_TRY(read_bench_options(cli, &o));
     TSR_TRY(check_ranks(o.kind, ranks));
     if (o.kind == BENCH_GEMM && o.gemm.model != NULL) {
         TSR_TRY(tsri_model_preset(o.gemm.model, &spec));
@@ -286,13 +286,13 @@ out:
     return status;
 }
 
-static int run(const tsri_cli *cli)
+static int run_bench(const tsri_cli *cli)
 {
     bench_options o;
     tsr_world *world = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY_GOTO(status, read_options(cli, &o), finish);
+    TSR_TRY_GOTO(status, read_bench_options(cli, &o), finish);
     TSR_TRY_GOTO(status,
                  tsr_world_open(NULL, NULL, &(tsr_world_options){.threads = o.threads}, &world),
                  finish);
@@ -330,6 +330,6 @@ const tsri_cli_command tsri_command_bench = {
     .words_min = 1,
     .words_max = 1,
     .launches = true,
-    .check = check,
-    .run = run,
+    .check = check_bench,
+    .run = run_bench,
 };

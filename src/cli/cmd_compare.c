@@ -72,7 +72,7 @@ static tsr_status read_presets(const tsri_cli *cli, tsri_compare_options *out)
     }
 }
 
-static tsr_status read_number(const tsri_cli *cli, const char *name, double most, double *out)
+static tsr_status read_amount(const tsri_cli *cli, const char *name, double most, double *out)
 {
     const char *text = tsri_cli_value(cli, name);
     char *end = NULL;
@@ -89,14 +89,14 @@ static tsr_status read_number(const tsri_cli *cli, const char *name, double most
     return TSR_OK;
 }
 
-static tsr_status read_options(const tsri_cli *cli, tsri_compare_options *out)
+static tsr_status read_compare_options(const tsri_cli *cli, tsri_compare_options *out)
 {
     double steps = 0.0;
 
     *out = (tsri_compare_options){.cluster = tsri_cli_value(cli, "--cluster")};
     TSR_TRY(read_presets(cli, out));
-    TSR_TRY(read_number(cli, "--steps", TSRI_COMPARE_MAX_STEPS, &steps));
-    TSR_TRY(read_number(cli, "--seconds", 3600.0, &out->seconds));
+    TSR_TRY(read_amount(cli, "--steps", TSRI_COMPARE_MAX_STEPS, &steps));
+    TSR_TRY(read_amount(cli, "--seconds", 3600.0, &out->seconds));
     out->steps = (int)steps;
     if (steps != (double)out->steps) {
         return TSR_RAISE(TSR_ERR_INVALID, "--steps %s: wants a whole number",
@@ -109,7 +109,7 @@ static tsr_status read_options(const tsri_cli *cli, tsri_compare_options *out)
     return TSR_OK;
 }
 
-static tsr_status load(const tsri_cli *cli, tsri_config **out)
+static tsr_status load_config(const tsri_cli *cli, tsri_config **out)
 {
     const int files = strchr(cli->words[0], '=') == NULL ? 1 : 0;
 
@@ -118,20 +118,20 @@ static tsr_status load(const tsri_cli *cli, tsri_config **out)
     return TSR_OK;
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_compare(const tsri_cli *cli)
 {
     tsri_compare_options o;
     tsri_config *config = NULL;
     int hosts = 1;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(read_options(cli, &o));
+    TSR_TRY(read_compare_options(cli, &o));
     if (o.cluster != NULL) {
         tsri_cluster cluster;
 
         TSR_TRY(tsri_cluster_load(o.cluster, &cluster));
     }
-    TSR_TRY(load(cli, &config));
+    TSR_TRY(load_config(cli, &config));
     status = tsri_cli_count_hosts(cli, &hosts);
     if (status == TSR_OK) {
         status = tsri_config_fit(config, cli->ranks > 0 ? cli->ranks : 1, hosts, NULL);
@@ -187,8 +187,8 @@ static tsr_status show(const tsri_cli *cli, const tsri_compare_report *report)
     return TSR_OK;
 }
 
-static tsr_status compare(const tsri_cli *cli, tsr_world *world, tsri_config *config,
-                          tsr_status loaded)
+static tsr_status compare_on_world(const tsri_cli *cli, tsr_world *world, tsri_config *config,
+                                   tsr_status loaded)
 {
     display d = {.to = tsri_cli_has(cli, "--json") ? stderr : stdout,
                  .markdown = tsri_cli_has(cli, "--markdown")};
@@ -196,7 +196,7 @@ static tsr_status compare(const tsri_cli *cli, tsr_world *world, tsri_config *co
         .machine = show_machine, .row = show_row, .context = &d};
     tsri_compare_options o = {0};
     tsri_compare_report *report = NULL;
-    tsr_status status = loaded == TSR_OK ? read_options(cli, &o) : loaded;
+    tsr_status status = loaded == TSR_OK ? read_compare_options(cli, &o) : loaded;
 
     if (tsri_alloc(1, sizeof(*report), &report) != TSR_OK) {
         return tsri_world_settle(world, TSR_ERR_NOMEM);
@@ -210,12 +210,12 @@ static tsr_status compare(const tsri_cli *cli, tsr_world *world, tsri_config *co
     return TSR_OK;
 }
 
-static int run(const tsri_cli *cli)
+static int run_compare(const tsri_cli *cli)
 {
     tsri_config *config = NULL;
-    const tsr_status loaded = load(cli, &config);
+    const tsr_status loaded = load_config(cli, &config);
 
-    return tsri_cli_run_config(cli, config, loaded, compare);
+    return tsri_cli_run_config(cli, config, loaded, compare_on_world);
 }
 
 const tsri_cli_command tsri_command_compare = {
@@ -239,6 +239,6 @@ const tsri_cli_command tsri_command_compare = {
     .words_min = 1,
     .words_max = -1,
     .launches = true,
-    .check = check,
-    .run = run,
+    .check = check_compare,
+    .run = run_compare,
 };

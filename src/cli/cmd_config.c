@@ -30,7 +30,7 @@ static bool is_asked(const char *path, const char *name)
            (strncmp(path, name, length) == 0 && (path[length] == '\0' || path[length] == '.'));
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_config(const tsri_cli *cli)
 {
     const tsri_option_place place = {0};
     int count = 0;
@@ -72,7 +72,7 @@ static json_t *option_json(const tsri_option *o)
                      o->works);
 }
 
-static int run(const tsri_cli *cli)
+static int run_config(const tsri_cli *cli)
 {
     const char *name = cli->word_count > 0 ? cli->words[0] : NULL;
     const bool as_json = tsri_cli_has(cli, "--json");
@@ -113,6 +113,6 @@ const tsri_cli_command tsri_command_config = {
     .words_min = 0,
     .words_max = 1,
     .launches = false,
-    .check = check,
-    .run = run,
+    .check = check_config,
+    .run = run_config,
 };

@@ -217,7 +217,7 @@ free_report:
     return status;
 }
 
-static tsr_status measure(const tsri_cli *cli, planning *p)
+static tsr_status measure_this(const tsri_cli *cli, planning *p)
 {
     tsr_world *world = NULL;
     tsr_status status = TSR_OK;
@@ -232,7 +232,7 @@ static tsr_status measure(const tsri_cli *cli, planning *p)
     return TSR_OK;
 }
 
-static tsr_status load(const tsri_cli *cli, planning *p, bool by_memory)
+static tsr_status load_planning(const tsri_cli *cli, planning *p, bool by_memory)
 {
     const int files = strchr(cli->words[0], '=') == NULL ? 1 : 0;
 
@@ -321,7 +321,7 @@ static tsr_status print_preset(const tsri_cli *cli, const planning *p,
     return TSR_OK;
 }
 
-static tsr_status print(const tsri_cli *cli, const planning *p)
+static tsr_status print_plan(const tsri_cli *cli, const planning *p)
 {
     const tsri_forecast_head head = head_of(cli, p);
     int shown = 0;
@@ -387,12 +387,12 @@ static tsr_status plan(const tsri_cli *cli, planning *p)
         return TSR_OK;
     }
     TSR_TRY(forecast_all(cli, p));
-    TSR_TRY(print(cli, p));
+    TSR_TRY(print_plan(cli, p));
     TSR_TRY(write_trace(cli, p));
     return TSR_OK;
 }
 
-static void destroy(planning **pointer)
+static void free_planning(planning **pointer)
 {
     planning *p = *pointer;
 
@@ -403,35 +403,35 @@ static void destroy(planning **pointer)
     tsri_free(pointer);
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_plan(const tsri_cli *cli)
 {
     planning *p = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*p), &p));
-    TSR_TRY_GOTO(status, load(cli, p, false), free_plan);
+    TSR_TRY_GOTO(status, load_planning(cli, p, false), free_plan);
     if (!tsri_cli_has(cli, "--search") && p->preset_count == 1) {
         p->options.preset = p->preset[0];
         TSR_TRY_GOTO(status, tsri_job_check(&p->options, p->ranks), free_plan);
     }
 free_plan:
-    destroy(&p);
+    free_planning(&p);
     return status;
 }
 
-static int run(const tsri_cli *cli)
+static int run_plan(const tsri_cli *cli)
 {
     planning *p = NULL;
     bool is_hopeless = false;
     tsr_status status = TSR_OK;
 
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*p), &p), finish);
-    TSR_TRY_GOTO(status, load(cli, p, true), free_plan);
-    TSR_TRY_GOTO(status, measure(cli, p), free_plan);
+    TSR_TRY_GOTO(status, load_planning(cli, p, true), free_plan);
+    TSR_TRY_GOTO(status, measure_this(cli, p), free_plan);
     TSR_TRY_GOTO(status, plan(cli, p), free_plan);
     is_hopeless = p->is_hopeless;
 free_plan:
-    destroy(&p);
+    free_planning(&p);
 finish:
     return status == TSR_OK && is_hopeless ? TSRI_EXIT_FAILED : tsri_cli_finish(status);
 }
@@ -455,6 +455,6 @@ const tsri_cli_command tsri_command_plan = {
     .options = options,
     .words_min = 1,
     .words_max = -1,
-    .check = check,
-    .run = run,
+    .check = check_plan,
+    .run = run_plan,
 };

@@ -61,7 +61,7 @@ typedef struct view {
 
 /* ---- the command line ---- */
 
-static tsr_status read_number(const tsri_cli *cli, const char *name, int *out)
+static tsr_status read_rank_count(const tsri_cli *cli, const char *name, int *out)
 {
     const char *text = tsri_cli_value(cli, name);
     char *end = NULL;
@@ -95,7 +95,7 @@ static tsr_status read_source(const tsri_cli *cli, topo_options *out)
     return TSR_OK;
 }
 
-static tsr_status read_options(const tsri_cli *cli, topo_options *out)
+static tsr_status read_topo_options(const tsri_cli *cli, topo_options *out)
 {
     const char *mesh = tsri_cli_value(cli, "--mesh");
     const char *shard = tsri_cli_value(cli, "--shard");
@@ -106,8 +106,8 @@ static tsr_status read_options(const tsri_cli *cli, topo_options *out)
                           .has_mesh = mesh != NULL,
                           .ask = {.cores_only = tsri_cli_has(cli, "--cpu")}};
     TSR_TRY(read_source(cli, out));
-    TSR_TRY(read_number(cli, "--nodes", &out->nodes));
-    TSR_TRY(read_number(cli, "--tp", &out->tp));
+    TSR_TRY(read_rank_count(cli, "--nodes", &out->nodes));
+    TSR_TRY(read_rank_count(cli, "--tp", &out->tp));
     if (mesh != NULL && (out->tp > 0 || shard != NULL)) {
         return TSR_RAISE(TSR_ERR_INVALID, "--tp and --shard choose a mesh, but --mesh says it");
     }
@@ -201,7 +201,7 @@ static void drop(view *v)
 }
 
 /* Plan and mesh; ranks on each of nodes hosts, or 0: as the options say. */
-static tsr_status look(view *v, int nodes, int ranks)
+static tsr_status find_view(view *v, int nodes, int ranks)
 {
     tsri_topo_ask ask = v->o->ask;
 
@@ -216,7 +216,7 @@ static tsr_status look(view *v, int nodes, int ranks)
 
 /* ---- showing ---- */
 
-static tsr_status print_json(const view *v)
+static tsr_status print_topo_json(const view *v)
 {
     json_t *all = json_object();
     json_t *hosts = json_array();
@@ -264,7 +264,7 @@ static tsr_status show(const view *v)
         TSR_TRY(write_svg(v));
     }
     if (v->o->json) {
-        TSR_TRY(print_json(v));
+        TSR_TRY(print_topo_json(v));
         return TSR_OK;
     }
     for (int i = 0; i < v->host_count; i++) {
@@ -288,7 +288,7 @@ static tsr_status look_alone(const tsri_cli *cli, bool shows)
     view v = {.o = &o};
     tsr_status status = TSR_OK;
 
-    TSR_TRY(read_options(cli, &o));
+    TSR_TRY(read_topo_options(cli, &o));
     if (cli->ranks > 0 && o.nodes > 0) {
         return TSR_RAISE(TSR_ERR_INVALID, "--nodes imagines machines, but -n and --hosts start "
                                           "ranks on real ones");
@@ -302,7 +302,7 @@ static tsr_status look_alone(const tsri_cli *cli, bool shows)
             TSR_TRY_GOTO(status, tsri_mesh_fit(&mesh, cli->ranks), out);
         }
     } else {
-        TSR_TRY_GOTO(status, look(&v, 1, cli->ranks), out);
+        TSR_TRY_GOTO(status, find_view(&v, 1, cli->ranks), out);
     }
     if (shows) {
         TSR_TRY_GOTO(status, show(&v), out);
@@ -313,7 +313,7 @@ out:
     return status;
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_topo(const tsri_cli *cli)
 {
     TSR_TRY(look_alone(cli, false));
     return TSR_OK;
@@ -341,7 +341,7 @@ typedef struct job {
     int host_count;
 } job;
 
-static tsr_status describe(const topo_options *o, job *j)
+static tsr_status describe_rank(const topo_options *o, job *j)
 {
     tsri_topo *topo = NULL;
     tsr_status status = TSR_OK;
@@ -361,7 +361,7 @@ static tsr_status describe(const topo_options *o, job *j)
 }
 
 /* Collective over the world. */
-static tsr_status gather(job *j)
+static tsr_status gather_facts(job *j)
 {
     const tsri_boot_info *info = tsri_boot_get_info();
     rank_facts mine = {.node = info->node,
@@ -394,7 +394,7 @@ out:
 }
 
 /* The hosts in the launcher's order, from what all ranks told. */
-static tsr_status compare(job *j)
+static tsr_status order_hosts(job *j)
 {
     for (int i = 0; i < j->size; i++) {
         const rank_facts *f = &j->facts[i];
@@ -427,10 +427,10 @@ static tsr_status show_job(const topo_options *o, job *j)
 {
     tsr_status status = TSR_OK;
 
-    TSR_TRY(compare(j));
+    TSR_TRY(order_hosts(j));
     view v = {.o = o, .topo = j->topos[0], .hosts = j->names, .host_count = j->host_count};
 
-    TSR_TRY_GOTO(status, look(&v, j->host_count, j->ranks[0]), out);
+    TSR_TRY_GOTO(status, find_view(&v, j->host_count, j->ranks[0]), out);
     TSR_TRY_GOTO(status, show(&v), out);
 out:
     drop(&v);
@@ -453,8 +453,8 @@ static void free_job(job *j)
 /* Collective over the world. */
 static tsr_status look_together(const topo_options *o, job *j)
 {
-    TSR_TRY(tsr_world_agree(j->world, describe(o, j)));
-    TSR_TRY(gather(j));
+    TSR_TRY(tsr_world_agree(j->world, describe_rank(o, j)));
+    TSR_TRY(gather_facts(j));
     if (tsr_world_is_speaker(j->world)) {
         TSR_TRY(show_job(o, j));
     }
@@ -467,7 +467,7 @@ static tsr_status run_job(const tsri_cli *cli)
     job j = {.size = 1};
     tsr_status status = TSR_OK;
 
-    TSR_TRY(read_options(cli, &o));
+    TSR_TRY(read_topo_options(cli, &o));
     TSR_TRY(tsr_world_open(NULL, NULL, NULL, &j.world));
     j.size = tsr_world_size(j.world);
     status = tsri_world_settle(j.world, look_together(&o, &j));
@@ -477,7 +477,7 @@ static tsr_status run_job(const tsri_cli *cli)
     return TSR_OK;
 }
 
-static int run(const tsri_cli *cli)
+static int run_topo(const tsri_cli *cli)
 {
     return tsri_cli_finish(tsri_boot_launched() ? run_job(cli) : look_alone(cli, true));
 }
@@ -497,6 +497,6 @@ const tsri_cli_command tsri_command_topo = {
             "  tessera topo --hosts a:8,b:8 --tp 4\n",
     .options = options,
     .launches = true,
-    .check = check,
-    .run = run,
+    .check = check_topo,
+    .run = run_topo,
 };

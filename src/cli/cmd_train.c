@@ -35,7 +35,7 @@ typedef struct display {
     double last_s;
 } display;
 
-static tsr_status load(const tsri_cli *cli, tsri_config **out)
+static tsr_status load_config(const tsri_cli *cli, tsri_config **out)
 {
     TSR_TRY(tsri_config_load(cli->words[0], cli->words + 1, cli->word_count - 1, out));
     return TSR_OK;
@@ -48,14 +48,14 @@ static bool is_terminal(void)
     return isatty(STDOUT_FILENO) != 0 && kind != NULL && strcmp(kind, "dumb") != 0;
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_train(const tsri_cli *cli)
 {
     const int ranks = cli->ranks > 0 ? cli->ranks : 1;
     tsri_config *config = NULL;
     int hosts = 1;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(load(cli, &config));
+    TSR_TRY(load_config(cli, &config));
     status = tsri_cli_count_hosts(cli, &hosts);
     if (status == TSR_OK) {
         status = tsri_train_check(config, ranks, hosts, cli->hosts == NULL);
@@ -207,7 +207,7 @@ static void show_report(display *d, const tsri_train_report *r)
     (void)fprintf(d->to, "run folder %s\n", r->run_dir);
 }
 
-static tsr_status print_json(const tsri_train_report *r)
+static tsr_status print_report_json(const tsri_train_report *r)
 {
     json_t *all =
         json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I}", "run_dir", r->run_dir, "steps",
@@ -241,17 +241,17 @@ static tsr_status train(const tsri_cli *cli, tsr_world *world, tsri_config *conf
         return TSR_OK;
     }
     if (json) {
-        TSR_TRY(print_json(&report));
+        TSR_TRY(print_report_json(&report));
     } else {
         show_report(&d, &report);
     }
     return TSR_OK;
 }
 
-static int run(const tsri_cli *cli)
+static int run_train(const tsri_cli *cli)
 {
     tsri_config *config = NULL;
-    const tsr_status loaded = load(cli, &config);
+    const tsr_status loaded = load_config(cli, &config);
 
     return tsri_cli_run_config(cli, config, loaded, train);
 }
@@ -273,6 +273,6 @@ const tsri_cli_command tsri_command_train = {
     .words_min = 1,
     .words_max = -1,
     .launches = true,
-    .check = check,
-    .run = run,
+    .check = check_train,
+    .run = run_train,
 };

@@ -75,12 +75,13 @@ static int random_ranks(const tsri_cli *cli)
 
     if (!tsri_cli_has(cli, "--random") ||
         read_count(cli, "--random", 0, MAX_SEED, &seed) != TSR_OK) {
-        return 0; /* what is wrong with it check() says */
+        return 0; /* what is wrong with it check_verify() says */
     }
     return tsri_verify_draw_ranks((uint64_t)seed);
 }
 
-static tsr_status read_options(const tsri_cli *cli, int ranks, tsri_verify_options *out, char *mesh)
+static tsr_status read_verify_options(const tsri_cli *cli, int ranks, tsri_verify_options *out,
+                                      char *mesh)
 {
     int ahead = 0;
     int seed = 0;
@@ -102,13 +103,13 @@ static tsr_status read_options(const tsri_cli *cli, int ranks, tsri_verify_optio
     return TSR_OK;
 }
 
-static tsr_status check(const tsri_cli *cli)
+static tsr_status check_verify(const tsri_cli *cli)
 {
     const int ranks = cli->ranks > 0 ? cli->ranks : 1;
     char mesh[MESH_BYTES];
     tsri_verify_options o;
 
-    TSR_TRY(read_options(cli, ranks, &o, mesh));
+    TSR_TRY(read_verify_options(cli, ranks, &o, mesh));
     TSR_TRY(tsri_verify_check(&o, ranks));
     return TSR_OK;
 }
@@ -132,7 +133,7 @@ static void print_table(const tsri_verify_report *report, const char *folder)
 }
 
 /* Numbers that JSON has no word for become text. */
-static json_t *number(double value)
+static json_t *number_or_text(double value)
 {
     json_t *real = json_real(value);
 
@@ -142,11 +143,11 @@ static json_t *number(double value)
 static json_t *row_json(const tsri_verify_row *row)
 {
     return json_pack("{s:s, s:s, s:o, s:o, s:s, s:b}", "quantity", row->quantity, "measure",
-                     row->measure, "error", number(row->error), "bound", number(row->bound),
-                     "where", row->where, "ok", (int)row->ok);
+                     row->measure, "error", number_or_text(row->error), "bound",
+                     number_or_text(row->bound), "where", row->where, "ok", (int)row->ok);
 }
 
-static tsr_status print_json(const tsri_verify_report *report, const char *folder)
+static tsr_status print_verify_json(const tsri_verify_report *report, const char *folder)
 {
     json_t *rows = json_array();
     json_t *all = NULL;
@@ -175,7 +176,7 @@ static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
     tsri_verify_options o;
     tsri_verify_report report;
 
-    TSR_TRY(read_options(cli, tsr_world_size(world), &o, mesh));
+    TSR_TRY(read_verify_options(cli, tsr_world_size(world), &o, mesh));
     if (tsri_cli_has(cli, "--random") && tsr_world_is_speaker(world) &&
         !tsri_cli_has(cli, "--json")) {
         static const char *const reshard[] = {"default", "always", "never"};
@@ -192,14 +193,14 @@ static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
         return TSR_OK;
     }
     if (tsri_cli_has(cli, "--json")) {
-        TSR_TRY(print_json(&report, o.folder));
+        TSR_TRY(print_verify_json(&report, o.folder));
     } else {
         print_table(&report, o.folder);
     }
     return TSR_OK;
 }
 
-static int run(const tsri_cli *cli)
+static int run_verify(const tsri_cli *cli)
 {
     tsr_world *world = NULL;
     tsr_status status = TSR_OK;
@@ -230,7 +231,7 @@ const tsri_cli_command tsri_command_verify = {
     .words_min = 1,
     .words_max = 1,
     .launches = true,
-    .check = check,
+    .check = check_verify,
     .ranks = random_ranks,
-    .run = run,
+    .run = run_verify,
 };

@@ -272,7 +272,7 @@ static void look_at_processes(job *j)
     }
 }
 
-static void look(job *j)
+static void look_at_job(job *j)
 {
     const double now = tsri_now_s();
 
@@ -310,7 +310,7 @@ static void wait_for(job *j)
         if (ready > 0 && fds[0].revents != 0) {
             take_signal(j);
         }
-        look(j);
+        look_at_job(j);
     }
     /* How it ended is told next, and explains what it said last. */
     j->filter->quiet = j->filter->quiet || WIFSIGNALED(j->result);

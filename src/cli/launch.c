@@ -32,7 +32,7 @@ typedef struct words {
     tsr_status status; /* of the first word that did not fit */
 } words;
 
-static void add(words *list, const char *word)
+static void add_word(words *list, const char *word)
 {
     char *copy = NULL;
 
@@ -57,9 +57,9 @@ static void add_setting(words *list, const char *name, const char *value)
     if (getenv(variable) != NULL) {
         return;
     }
-    add(list, "--mca");
-    add(list, name);
-    add(list, value);
+    add_word(list, "--mca");
+    add_word(list, name);
+    add_word(list, value);
 }
 
 static void free_words(words *list)
@@ -81,16 +81,16 @@ static void add_environment(words *list)
              strncmp(*entry, "GOMP_", 5) == 0 || strncmp(*entry, "LD_LIBRARY_PATH=", 16) == 0) &&
             length < sizeof(name)) {
             (void)snprintf(name, sizeof(name), "%.*s", (int)length, *entry);
-            add(list, "-x");
-            add(list, name);
+            add_word(list, "-x");
+            add_word(list, name);
         }
     }
 }
 
 static void add_hosts(words *list, const char *hosts)
 {
-    add(list, "--host");
-    add(list, hosts);
+    add_word(list, "--host");
+    add_word(list, hosts);
     add_setting(list, "btl", "self,vader,tcp");
     /* A dead host is noticed in some 7 s; by default it takes ten minutes. */
     add_setting(list, "oob_tcp_keepalive_time", "3");
@@ -105,17 +105,17 @@ static void add_all(words *list, const tsri_cli *cli, const char *mpirun, const 
     char number[16];
 
     (void)snprintf(number, sizeof(number), "%d", cli->ranks);
-    add(list, mpirun);
+    add_word(list, mpirun);
     if (geteuid() == 0) {
-        add(list, "--allow-run-as-root"); /* containers have no other user */
+        add_word(list, "--allow-run-as-root"); /* containers have no other user */
     }
-    add(list, "-n");
-    add(list, number);
-    add(list, "--oversubscribe");
-    add(list, "--bind-to");
-    add(list, "none");
-    add(list, "--stdin");
-    add(list, "none");
+    add_word(list, "-n");
+    add_word(list, number);
+    add_word(list, "--oversubscribe");
+    add_word(list, "--bind-to");
+    add_word(list, "none");
+    add_word(list, "--stdin");
+    add_word(list, "none");
     add_setting(list, "mpi_yield_when_idle", "1");
     add_setting(list, "pml", "ob1");
     if (cli->hosts != NULL) {
@@ -127,7 +127,7 @@ static void add_all(words *list, const tsri_cli *cli, const char *mpirun, const 
         add_setting(list, "btl_vader_backing_directory", folder);
         add_setting(list, "orte_tmpdir_base", folder);
     }
-    add(list, self);
+    add_word(list, self);
 }
 
 static tsr_status make_words(const tsri_cli *cli, const char *mpirun, const char *folder, int argc,
@@ -147,7 +147,7 @@ static tsr_status make_words(const tsri_cli *cli, const char *mpirun, const char
     TSR_TRY_GOTO(status, tsri_alloc((size_t)argc, sizeof(*rest), &rest), out);
     count = tsri_cli_strip_launch(argc, argv, rest);
     for (int i = 0; i < count; i++) {
-        add(list, rest[i]);
+        add_word(list, rest[i]);
     }
     tsri_free(&rest);
     TSR_TRY_GOTO(status, list->status, out);

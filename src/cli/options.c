@@ -48,7 +48,7 @@ static const tsri_cli_option *find_option(const tsri_cli_command *command, const
     return NULL;
 }
 
-static tsr_status raise_unknown(const tsri_cli_command *command, const char *name)
+static tsr_status raise_unknown_option(const tsri_cli_command *command, const char *name)
 {
     const char *names[NAME_LIMIT] = {"--help"};
     const char *near = NULL;
@@ -89,7 +89,7 @@ static tsr_status raise_host(const char *entry, size_t length)
 }
 
 /* "a:4,b:4" has 8 ranks; a host without a number has one. */
-static tsr_status count_hosts(const char *text, int *out)
+static tsr_status count_listed_ranks(const char *text, int *out)
 {
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
@@ -155,7 +155,7 @@ static tsr_status parse_option(tsri_cli *cli, int argc, char **argv, int *at)
         option = &option_help;
     }
     if (option == NULL) {
-        return raise_unknown(cli->command, word);
+        return raise_unknown_option(cli->command, word);
     }
     if (option->value == NULL && value != NULL) {
         return TSR_RAISE(TSR_ERR_INVALID, "%s takes no value: %s", option->name, word);
@@ -184,7 +184,7 @@ static tsr_status check_counts(tsri_cli *cli)
         return TSR_RAISE(TSR_ERR_INVALID, "usage: tessera %s %s", command->name, command->usage);
     }
     if (cli->hosts != NULL) {
-        TSR_TRY(count_hosts(cli->hosts, &on_hosts));
+        TSR_TRY(count_listed_ranks(cli->hosts, &on_hosts));
         if (cli->ranks > on_hosts) {
             return TSR_RAISE(TSR_ERR_INVALID, "-n %d, but --hosts %s has room for %d", cli->ranks,
                              cli->hosts, on_hosts);

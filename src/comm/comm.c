@@ -112,7 +112,7 @@ static void close_device(tsr_comm *comm)
     }
 }
 
-static void destroy(tsr_comm *comm)
+static void destroy_comm(tsr_comm *comm)
 {
     tsr_world *world = comm->world;
 
@@ -164,7 +164,7 @@ tsr_status tsr_comm_open(tsr_world *world, tsr_mesh *mesh, const tsr_comm_option
     return TSR_OK;
 
 fail:
-    destroy(comm);
+    destroy_comm(comm);
     return status;
 }
 
@@ -183,7 +183,7 @@ void tsr_comm_release(tsr_comm **comm)
 
     *comm = NULL;
     if (old != NULL && atomic_fetch_sub_explicit(&old->owners, 1, memory_order_acq_rel) == 1) {
-        destroy(old);
+        destroy_comm(old);
     }
 }
 

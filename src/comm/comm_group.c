@@ -30,7 +30,7 @@ static unsigned used_axes(const tsr_comm *comm, unsigned axis_mask)
     return used;
 }
 
-static tsr_group *find(const tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind)
+static tsr_group *find_open(const tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind)
 {
     for (int i = 0; i < comm->group_count; i++) {
         if (comm->groups[i].axis_mask == axis_mask && comm->groups[i].kind == kind) {
@@ -79,13 +79,13 @@ tsr_status tsri_comm_open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_
     int *ranks = NULL;
 
     TSR_TRY(check_mask(comm, axis_mask));
-    *out = find(comm, used, kind);
+    *out = find_open(comm, used, kind);
     if (*out != NULL) {
         return TSR_OK;
     }
     TSR_TRY(tsri_alloc((size_t)comm->world->size, sizeof(*ranks), &ranks));
     TSR_TRY_GOTO(status, open_group(comm, used, kind, ranks), free_ranks);
-    *out = find(comm, used, kind);
+    *out = find_open(comm, used, kind);
 
 free_ranks:
     tsri_free(&ranks);
@@ -98,7 +98,7 @@ tsr_status tsri_comm_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind 
     char name[NAME_BYTES];
 
     TSR_TRY(check_mask(comm, axis_mask));
-    *out = find(comm, used_axes(comm, axis_mask), kind);
+    *out = find_open(comm, used_axes(comm, axis_mask), kind);
     if (*out == NULL) {
         return TSR_RAISE(TSR_ERR_STATE,
                          "no group over \"%s\" is open on stream %s: groups are opened with the "

@@ -43,7 +43,7 @@ static tsr_status check_build(tsr_world *world)
     return TSR_OK;
 }
 
-static tsr_status check_options(const tsr_world_options *opt)
+static tsr_status check_world_options(const tsr_world_options *opt)
 {
     if (opt->threads < 0) {
         return TSR_RAISE(TSR_ERR_INVALID, "%d threads per rank, wants 0 (default) or more",
@@ -77,7 +77,7 @@ static tsr_status check_simulated(const tsr_world_options *opt)
     return TSR_OK;
 }
 
-static void destroy(tsr_world *world)
+static void destroy_world(tsr_world *world)
 {
     tsri_free(&world->nodes);
     tsri_free(&world);
@@ -102,7 +102,7 @@ static tsr_status create(int rank, int size, bool simulated, double timeout_s, t
     return TSR_OK;
 
 fail:
-    destroy(world);
+    destroy_world(world);
 out:
     return status;
 }
@@ -118,9 +118,9 @@ static tsr_status create_real(tsri_team *own, double timeout_s, tsr_world **out)
     return TSR_OK;
 }
 
-static tsr_status join(tsr_world *world, const char *backend, const tsr_world_options *opt)
+static tsr_status join_job(tsr_world *world, const char *backend, const tsr_world_options *opt)
 {
-    tsr_status mine = check_options(opt);
+    tsr_status mine = check_world_options(opt);
 
     if (mine == TSR_OK) {
         mine = tsri_backend_find(backend, &world->backend);
@@ -155,12 +155,12 @@ static tsr_status open_real(int *argc, char ***argv, const char *backend,
         TSR_TRY_GOTO(status, tsri_team_adopt(opt->mpi_comm, &own), leave);
     }
     TSR_TRY_GOTO(status, create_real(own, opt->timeout_s, &world), close_team);
-    TSR_TRY_GOTO(status, join(world, backend, opt), free_world);
+    TSR_TRY_GOTO(status, join_job(world, backend, opt), free_world);
     *out = world;
     return TSR_OK;
 
 free_world:
-    destroy(world);
+    destroy_world(world);
 close_team:
     tsri_team_close(&own);
 leave:
@@ -176,7 +176,7 @@ static tsr_status open_simulated(const tsr_backend *backend, const tsr_world_opt
     int size = opt->sim_size == 0 ? 1 : opt->sim_size;
     tsr_world *world = NULL;
 
-    TSR_TRY(check_options(opt));
+    TSR_TRY(check_world_options(opt));
     TSR_TRY(check_simulated(opt));
     TSR_TRY(create(opt->sim_rank, size, true, opt->timeout_s, &world));
     (void)snprintf(world->host, sizeof(world->host), "simulated");
@@ -281,7 +281,7 @@ static tsr_status split_real(const tsr_world *of, const int *ranks, int count, t
     return TSR_OK;
 
 free_world:
-    destroy(world);
+    destroy_world(world);
 close_team:
     tsri_team_close(&team);
 leave:
@@ -329,7 +329,7 @@ static void drop(tsr_world *world)
     if (joined) {
         tsri_boot_finalize();
     }
-    destroy(world);
+    destroy_world(world);
 }
 
 static void report_alive(const tsr_world *world)

@@ -108,8 +108,8 @@ static tsr_status raise_difference(const char *what, int rank, const piece *a, c
 }
 
 /* bytes [base, base + WINDOW) of root's data, or what there is of them, to every rank */
-static tsr_status share(const tsr_world *world, int root, const unsigned char *data, size_t bytes,
-                        size_t base, piece *out)
+static tsr_status share_window(const tsr_world *world, int root, const unsigned char *data,
+                               size_t bytes, size_t base, piece *out)
 {
     memset(out, 0, sizeof(*out));
     if (world->rank == root && base < bytes) {
@@ -130,8 +130,8 @@ static tsr_status explain(tsr_world *world, const char *what, int rank, const un
     for (size_t base = 0;; base += WINDOW - OVERLAP) {
         size_t at = 0;
 
-        TSR_TRY(share(world, 0, data, bytes, base, &a));
-        TSR_TRY(share(world, rank, data, bytes, base, &b));
+        TSR_TRY(share_window(world, 0, data, bytes, base, &a));
+        TSR_TRY(share_window(world, rank, data, bytes, base, &b));
         while (at < a.length && at < b.length && a.data[at] == b.data[at]) {
             at++;
         }

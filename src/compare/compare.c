@@ -235,7 +235,7 @@ static tsr_status fit(comparison *c, tsr_status loaded, tsri_text *text)
     return TSR_OK;
 }
 
-static void describe(comparison *c)
+static void describe_job(comparison *c)
 {
     const tsri_config *config = c->config;
     tsri_compare_report *r = c->report;
@@ -258,7 +258,8 @@ static void describe(comparison *c)
     }
 }
 
-static tsr_status run(comparison *c, tsr_status loaded, const tsri_compare_options *options)
+static tsr_status compare_presets(comparison *c, tsr_status loaded,
+                                  const tsri_compare_options *options)
 {
     tsri_text text = {0};
     tsr_status status = TSR_OK;
@@ -267,7 +268,7 @@ static tsr_status run(comparison *c, tsr_status loaded, const tsri_compare_optio
     TSR_TRY_GOTO(
         status, tsr_world_check_same(c->world, "the configuration", text.data, (size_t)text.length),
         free_text);
-    describe(c);
+    describe_job(c);
     c->preset = c->config->parallel.preset;
     c->bf16 = tsri_here_computes_bf16();
     choose_preset(c, c->preset);
@@ -294,7 +295,7 @@ tsr_status tsri_compare_run(tsr_world *world, tsri_config *config, tsr_status lo
 
     memset(out, 0, sizeof(*out));
     out->ranks = tsr_world_size(world);
-    return tsri_world_settle(world, run(&c, loaded, options));
+    return tsri_world_settle(world, compare_presets(&c, loaded, options));
 }
 
 int tsri_compare_order(const tsri_compare_report *report, bool planned, int *order)

@@ -50,7 +50,7 @@ static int width_of(const table *t, int column)
     return width;
 }
 
-static void print(const table *t, bool markdown, FILE *stream)
+static void print_table(const table *t, bool markdown, FILE *stream)
 {
     for (int r = 0; r < t->rows; r++) {
         for (int c = 0; c < t->columns; c++) {
@@ -71,7 +71,7 @@ static void print(const table *t, bool markdown, FILE *stream)
 
 /* ---- head ---- */
 
-static void print_links(const tsri_machine *m, FILE *stream)
+static void print_tiers(const tsri_machine *m, FILE *stream)
 {
     for (int i = 0; i < m->tier_count; i++) {
         (void)fprintf(stream, "%s%s %.3g GB/s, %.0f us a hop, %.0f us more beside compute",
@@ -94,13 +94,13 @@ void tsri_compare_print_head(const tsri_compare_report *r, bool markdown, FILE *
     (void)fprintf(stream, "machine %016llx, %s before any step: matmul %.4g GFLOP/s a rank; ",
                   (unsigned long long)r->machine.hash, r->probed ? "measured" : "given",
                   r->machine.machine.flops[TSRI_MACHINE_F32] / 1e9);
-    print_links(&r->machine.machine, stream);
+    print_tiers(&r->machine.machine, stream);
     (void)fprintf(stream, "\n\n");
 }
 
 /* ---- tables ---- */
 
-static int place_of(const int *order, int count, int row)
+static int find_place(const int *order, int count, int row)
 {
     for (int i = 0; i < count; i++) {
         if (order[i] == row) {
@@ -118,7 +118,7 @@ static double hidden_share(const tsri_compare_row *row)
     return share < 0.0 ? 0.0 : share > 1.0 ? 1.0 : share;
 }
 
-static void add_row(table *t, const tsri_compare_row *row, int planned, int measured)
+static void add_table_row(table *t, const tsri_compare_row *row, int planned, int measured)
 {
     const tsri_forecast *f = &row->plan;
 
@@ -155,14 +155,15 @@ static void print_times(const tsri_compare_report *r, bool markdown, table *t, F
     t->rows++;
     for (int i = 0; i < r->row_count; i++) {
         if (r->rows[i].ran) {
-            add_row(t, &r->rows[i], place_of(planned, count, i), place_of(measured, count, i));
+            add_table_row(t, &r->rows[i], find_place(planned, count, i),
+                          find_place(measured, count, i));
         } else {
             set(t, 0, "%s", r->rows[i].plan.preset);
             set(t, 1, "did not run");
             t->rows++;
         }
     }
-    print(t, markdown, stream);
+    print_table(t, markdown, stream);
 }
 
 static void print_traffic(const tsri_compare_report *r, bool markdown, table *t, FILE *stream)
@@ -192,7 +193,7 @@ static void print_traffic(const tsri_compare_report *r, bool markdown, table *t,
             t->rows++;
         }
     }
-    print(t, markdown, stream);
+    print_table(t, markdown, stream);
 }
 
 static void print_order(const tsri_compare_report *r, bool planned, FILE *stream)

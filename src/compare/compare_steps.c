@@ -112,7 +112,7 @@ static tsr_status read_ledger(const step_run *c, step_times *out)
     return TSR_OK;
 }
 
-static tsr_status run_step(const step_run *c, int64_t step, step_times *out)
+static tsr_status time_step(const step_run *c, int64_t step, step_times *out)
 {
     tsr_device *device = tsri_comm_device(c->job->comm);
     const double exposed = tsri_exposed_s(device);
@@ -177,7 +177,7 @@ typedef struct rank_figures {
 } rank_figures;
 
 /* all [ranks * count] of every rank. */
-static tsr_status exchange(const step_run *c, const void *mine, size_t bytes, void *all)
+static tsr_status gather_all(const step_run *c, const void *mine, size_t bytes, void *all)
 {
     if (c->ranks == 1) {
         memcpy(all, mine, bytes);
@@ -201,7 +201,7 @@ static tsr_status sum_times(const step_run *c, tsri_compare_row *row)
 
     TSR_TRY(tsri_alloc((size_t)ranks, bytes, &all));
     TSR_TRY_GOTO(status, tsri_alloc((size_t)c->steps, sizeof(*values), &values), free_all);
-    TSR_TRY_GOTO(status, exchange(c, c->times, bytes, all), free_values);
+    TSR_TRY_GOTO(status, gather_all(c, c->times, bytes, all), free_values);
     for (int t = 0; t < TIMES; t++) {
         for (int s = 0; s < c->steps; s++) {
             values[s] = 0.0;
@@ -227,30 +227,26 @@ free_all:
     return status;
 }
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 static tsr_status sum_figures(const step_run *c, const rank_figures *mine, tsri_compare_row *row)
 {
     rank_figures *all = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc((size_t)c->ranks, sizeof(*all), &all));
-    TSR_TRY_GOTO(status, exchange(c, mine, sizeof(*mine), all), free_all);
+    TSR_TRY_GOTO(status, gather_all(c, mine, sizeof(*mine), all), free_all);
     for (int r = 0; r < c->ranks; r++) {
-        row->planned_bytes = (uint64_t)larger((double)row->planned_bytes, all[r].planned_bytes);
-        row->peak_bytes = (uint64_t)larger((double)row->peak_bytes, all[r].peak_bytes);
-        row->nic_bytes = larger(row->nic_bytes, all[r].nic_bytes);
-        row->host_bytes = larger(row->host_bytes, all[r].host_bytes);
+        row->planned_bytes =
+            (uint64_t)tsri_max_double((double)row->planned_bytes, all[r].planned_bytes);
+        row->peak_bytes = (uint64_t)tsri_max_double((double)row->peak_bytes, all[r].peak_bytes);
+        row->nic_bytes = tsri_max_double(row->nic_bytes, all[r].nic_bytes);
+        row->host_bytes = tsri_max_double(row->host_bytes, all[r].host_bytes);
     }
 free_all:
     tsri_free(&all);
     return status;
 }
 
-static tsri_compare_axes *find_axes(tsri_compare_row *row, const char *name)
+static tsri_compare_axes *find_axes_row(tsri_compare_row *row, const char *name)
 {
     for (int i = 0; i < row->axes_count; i++) {
         if (strcmp(row->axes[i].axes, name) == 0) {
@@ -275,10 +271,10 @@ static tsr_status fill_axes(const step_run *c, tsri_compare_row *row)
     TSR_TRY(tsri_alloc(1, sizeof(*traffic), &traffic));
     tsri_traffic_count(tsri_comm_device(c->job->comm), traffic);
     for (int i = 0; i < row->plan.axes_count; i++) {
-        find_axes(row, row->plan.axes[i].axes)->planned += row->plan.axes[i].sent;
+        find_axes_row(row, row->plan.axes[i].axes)->planned += row->plan.axes[i].sent;
     }
     for (int i = 0; i < traffic->count; i++) {
-        find_axes(row, traffic->rows[i].axes)->measured += traffic->rows[i].sent;
+        find_axes_row(row, traffic->rows[i].axes)->measured += traffic->rows[i].sent;
     }
     tsri_free(&traffic);
     return TSR_OK;
@@ -298,7 +294,7 @@ static tsr_status count_host_bytes(const step_run *c, double *out)
 
 /* ---- all of it ---- */
 
-static tsr_status measure(step_run *c, tsri_compare_row *row)
+static tsr_status measure_preset(step_run *c, tsri_compare_row *row)
 {
     rank_figures mine = {.planned_bytes = (double)row->planned_bytes};
     double sent = 0.0;
@@ -311,7 +307,7 @@ static tsr_status measure(step_run *c, tsri_compare_row *row)
         if (i == WARMUP) {
             sent = sent_by_interfaces();
         }
-        TSR_TRY(run_step(c, i, i < WARMUP ? &ignored : &c->times[i - WARMUP]));
+        TSR_TRY(time_step(c, i, i < WARMUP ? &ignored : &c->times[i - WARMUP]));
     }
     sent = sent_by_interfaces() - sent;
     tsr_comm_memory(c->job->comm, &now_bytes, &peak_bytes);
@@ -336,7 +332,7 @@ tsr_status tsri_compare_measure(tsri_job *job, int hosts, int steps, tsri_compar
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc((size_t)steps, sizeof(*run.times), &run.times));
-    status = measure(&run, row);
+    status = measure_preset(&run, row);
     tsri_free(&run.times);
     TSR_TRY(status);
     return TSR_OK;

@@ -291,7 +291,8 @@ static void fill_groups(tsri_config *config)
     }
 }
 
-static tsr_status fill(tsri_config *config, const char *file, const char *const *words, int count)
+static tsr_status read_all(tsri_config *config, const char *file, const char *const *words,
+                           int count)
 {
     bool seen[TSRI_CONFIG_MAX_OPTIONS] = {false};
 
@@ -315,7 +316,7 @@ tsr_status tsri_config_load(const char *file, const char *const *words, int coun
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*config), &config));
-    TSR_TRY_GOTO(status, fill(config, file, words, count), free_config);
+    TSR_TRY_GOTO(status, read_all(config, file, words, count), free_config);
     *out = config;
     return TSR_OK;
 free_config:

@@ -223,7 +223,7 @@ static bool in_range(const tsri_option *o, double value)
     return o->open ? value > least && value < most : value >= least && value <= most;
 }
 
-static tsr_status read_number(const context *c, const tsri_yaml_node *node, double *out)
+static tsr_status read_real(const context *c, const tsri_yaml_node *node, double *out)
 {
     const char *text = "";
     char *end = NULL;
@@ -306,7 +306,7 @@ static tsr_status read_text(const context *c, const tsri_yaml_node *node, char *
     return TSR_OK;
 }
 
-static tsr_status add_axis(const context *c, const tsri_yaml_node *axis, tsri_mesh_text *mesh)
+static tsr_status add_mesh_axis(const context *c, const tsri_yaml_node *axis, tsri_mesh_text *mesh)
 {
     char place[PLACE_BYTES];
     char *end = NULL;
@@ -361,7 +361,7 @@ static tsr_status read_mesh(const context *c, const tsri_yaml_node *node, tsri_m
         const context at = {c->option, &place};
 
         place.line = node->children[i].line;
-        TSR_TRY(add_axis(&at, &node->children[i], out));
+        TSR_TRY(add_mesh_axis(&at, &node->children[i], out));
     }
     return TSR_OK;
 }
@@ -413,8 +413,8 @@ static tsr_status read_pair(const context *c, const tsri_yaml_node *node, double
     if (node->kind != TSRI_YAML_LIST || node->count != 2) {
         return raise_wrong(c, node, NULL);
     }
-    TSR_TRY(read_number(c, &node->children[0], &out[0]));
-    TSR_TRY(read_number(c, &node->children[1], &out[1]));
+    TSR_TRY(read_real(c, &node->children[0], &out[0]));
+    TSR_TRY(read_real(c, &node->children[1], &out[1]));
     return TSR_OK;
 }
 
@@ -448,7 +448,7 @@ static tsr_status read_group_key(const context *c, const tsri_yaml_node *node,
             return read_text(&row, node, &out->match);
         }
         out->has_weight_decay = out->has_weight_decay || i == 2;
-        return read_number(&row, node, i == 1 ? &out->lr_scale : &out->weight_decay);
+        return read_real(&row, node, i == 1 ? &out->lr_scale : &out->weight_decay);
     }
     near = tsri_nearest(node->key, names, 3);
     return TSR_RAISE(TSR_ERR_INVALID,
@@ -484,13 +484,13 @@ static tsr_status read_groups(const context *c, const tsri_yaml_node *node, tsri
     return TSR_OK;
 }
 
-static tsr_status read_value(const context *c, const tsri_yaml_node *node, void *slot)
+static tsr_status read_typed(const context *c, const tsri_yaml_node *node, void *slot)
 {
     switch (c->option->type) {
     case TSRI_OPTION_INT:
         return read_int(c, node, slot);
     case TSRI_OPTION_NUMBER:
-        return read_number(c, node, slot);
+        return read_real(c, node, slot);
     case TSRI_OPTION_BOOL:
         return read_bool(c, node, slot);
     case TSRI_OPTION_CHOICE:
@@ -514,7 +514,7 @@ tsr_status tsri_option_read(const tsri_option *option, const tsri_option_place *
 {
     const context c = {option, place};
 
-    TSR_TRY(read_value(&c, node, slot));
+    TSR_TRY(read_typed(&c, node, slot));
     if (node->kind == TSRI_YAML_SCALAR) {
         TSR_TRY(check_works(&c, node->text));
     }

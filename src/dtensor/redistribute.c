@@ -51,8 +51,9 @@ static tsr_status make_scratch(const run *r, size_t bytes, tsri_storage **storag
 }
 
 /* count_bytes: of one rank's part. Where there is nothing, there is nothing on the whole group. */
-static tsr_status collect(const run *r, tsri_coll_kind kind, tsr_group *group, tsr_dtype dtype,
-                          tsri_place in, tsri_place out, size_t count_bytes)
+static tsr_status call_collective(const run *r, tsri_coll_kind kind, tsr_group *group,
+                                  tsr_dtype dtype, tsri_place in, tsri_place out,
+                                  size_t count_bytes)
 {
     tsri_coll_item item = {.in = in.buffer,
                            .in_offset = in.offset,
@@ -99,8 +100,8 @@ static tsr_status run_all_reduce(const run *r, const tsri_step *step, tsr_group 
 {
     (void)step;
     TSR_TRY(give_memory(r, out, 0));
-    TSR_TRY(collect(r, TSRI_ALL_REDUCE, group, in->dtype, place_of(in), place_of(out),
-                    tsri_dtensor_bytes(in)));
+    TSR_TRY(call_collective(r, TSRI_ALL_REDUCE, group, in->dtype, place_of(in), place_of(out),
+                            tsri_dtensor_bytes(in)));
     return TSR_OK;
 }
 
@@ -125,9 +126,10 @@ static tsr_status run_gather(const run *r, const tsri_step *step, tsr_group *gro
         part = place_behind(whole, (size_t)group->index * join.block_bytes);
         TSR_TRY_GOTO(status, tsri_copy_bytes(r->comm, place_of(in), part, bytes), release_scratch);
     }
-    TSR_TRY_GOTO(status,
-                 collect(r, TSRI_ALL_GATHER, group, in->dtype, part, whole, join.block_bytes),
-                 release_scratch);
+    TSR_TRY_GOTO(
+        status,
+        call_collective(r, TSRI_ALL_GATHER, group, in->dtype, part, whole, join.block_bytes),
+        release_scratch);
     if (!in_line) {
         TSR_TRY_GOTO(status, tsri_blocks_unpack(r->comm, &join, whole, place_of(out)),
                      release_scratch);
@@ -164,10 +166,10 @@ static tsr_status run_reduce_scatter(const run *r, const tsri_step *step, tsr_gr
     if (scratch != NULL) {
         TSR_TRY_GOTO(status, tsri_blocks_zero_slack(r->comm, &split, whole), release_scratch);
     }
-    TSR_TRY_GOTO(
-        status,
-        collect(r, TSRI_REDUCE_SCATTER, group, in->dtype, whole, place_of(out), split.block_bytes),
-        release_scratch);
+    TSR_TRY_GOTO(status,
+                 call_collective(r, TSRI_REDUCE_SCATTER, group, in->dtype, whole, place_of(out),
+                                 split.block_bytes),
+                 release_scratch);
 release_scratch:
     tsri_storage_release(&scratch);
     return status;
@@ -213,9 +215,10 @@ static tsr_status run_all_to_all(const run *r, const tsri_step *step, tsr_group 
                      make_scratch(r, tsri_blocks_bytes(&join), &received_scratch, &received),
                      release_scratch);
     }
-    TSR_TRY_GOTO(status,
-                 collect(r, TSRI_ALL_TO_ALL, group, in->dtype, sent, received, join.block_bytes),
-                 release_scratch);
+    TSR_TRY_GOTO(
+        status,
+        call_collective(r, TSRI_ALL_TO_ALL, group, in->dtype, sent, received, join.block_bytes),
+        release_scratch);
     if (!in_line) {
         TSR_TRY_GOTO(status, tsri_blocks_unpack(r->comm, &join, received, place_of(out)),
                      release_scratch);
@@ -243,7 +246,8 @@ static tsr_status run_cast(const run *r, const tsr_dtensor *in, tsr_dtensor *out
 
 /* ---- the plan ---- */
 
-static tsr_status run_step(const run *r, const tsri_step *step, tsr_dtensor *in, tsr_dtensor *out)
+static tsr_status run_plan_step(const run *r, const tsri_step *step, tsr_dtensor *in,
+                                tsr_dtensor *out)
 {
     tsr_group *group = NULL;
 
@@ -271,7 +275,7 @@ static tsr_status run_step(const run *r, const tsri_step *step, tsr_dtensor *in,
 }
 
 /* Replace *now by what the step (NULL: a cast to dtype) makes of it. */
-static tsr_status advance(const run *r, const tsri_step *step, tsr_dtype dtype, tsr_dtensor **now)
+static tsr_status take_step(const run *r, const tsri_step *step, tsr_dtype dtype, tsr_dtensor **now)
 {
     tsr_status status = TSR_OK;
     tsr_dtensor *in = *now;
@@ -280,7 +284,7 @@ static tsr_status advance(const run *r, const tsri_step *step, tsr_dtype dtype, 
     TSR_TRY(tsri_dtensor_bare(r->comm, step != NULL ? &step->after : &in->layout, dtype, in->label,
                               &out));
     if (step != NULL) {
-        TSR_TRY_GOTO(status, run_step(r, step, in, out), release_out);
+        TSR_TRY_GOTO(status, run_plan_step(r, step, in, out), release_out);
     } else {
         TSR_TRY_GOTO(status, run_cast(r, in, out), release_out);
     }
@@ -323,13 +327,13 @@ static tsr_status run_plan(run *r, const tsri_plan *plan, tsr_dtype wide, tsr_dt
 
         set_purpose(r, false);
         if (reduces(step) && (*now)->dtype != wide) {
-            TSR_TRY(advance(r, NULL, wide, now));
+            TSR_TRY(take_step(r, NULL, wide, now));
         }
         set_purpose(r, last && !narrows);
-        TSR_TRY(advance(r, step, (*now)->dtype, now));
+        TSR_TRY(take_step(r, step, (*now)->dtype, now));
         set_purpose(r, last);
         if (narrows) {
-            TSR_TRY(advance(r, NULL, dtype, now));
+            TSR_TRY(take_step(r, NULL, dtype, now));
         }
     }
     return TSR_OK;

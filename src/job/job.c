@@ -138,7 +138,7 @@ static tsr_status open_batch(tsri_job *job)
     return TSR_OK;
 }
 
-static tsr_status check_options(const tsri_job_options *o)
+static tsr_status check_job_options(const tsri_job_options *o)
 {
     const int64_t max_seq = tsri_model_max_seq(&o->model);
 
@@ -180,7 +180,7 @@ static tsr_status build(tsri_job *job)
 {
     const tsri_job_options *o = &job->options;
 
-    TSR_TRY(check_options(o));
+    TSR_TRY(check_job_options(o));
     TSR_TRY(declare(job));
     TSR_TRY(tsr_module_materialize(job->model, o->seed));
     TSR_TRY(tsr_module_params(job->model, &job->params, &job->param_count));
@@ -308,7 +308,7 @@ tsr_status tsri_job_check(const tsri_job_options *options, int size)
     tsri_job *job = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(check_options(options));
+    TSR_TRY(check_job_options(options));
     TSR_TRY(tsr_world_open(NULL, NULL, &sim, &world));
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*job), &job), close_world);
     job->world = world;

@@ -30,8 +30,8 @@ static tsr_status find_axis(const tsr_mesh *mesh, const char *name, const char *
 }
 
 /* The axes called names[count], each once, as indices and as a mask. */
-static tsr_status find_axes(const tsr_mesh *mesh, const char *const *names, int count,
-                            const char *what, int *axes, unsigned *mask_out)
+static tsr_status find_named_axes(const tsr_mesh *mesh, const char *const *names, int count,
+                                  const char *what, int *axes, unsigned *mask_out)
 {
     unsigned mask = 0;
 
@@ -68,7 +68,7 @@ tsr_status tsr_mesh_slice(const tsr_mesh *mesh, const char *const *names, int co
     tsr_mesh *slice = NULL;
     unsigned mask = 0;
 
-    TSR_TRY(find_axes(mesh, names, count, "slice", axes, &mask));
+    TSR_TRY(find_named_axes(mesh, names, count, "slice", axes, &mask));
     TSR_TRY(tsr_mesh_coord(mesh, rank, coord));
     TSR_TRY(tsri_mesh_new(mesh->root, &slice));
     slice->base = mesh->root->cell_of[rank];
@@ -146,7 +146,7 @@ tsr_status tsr_mesh_flatten(const tsr_mesh *mesh, const char *const *names, int 
     int size = 1;
     bool placed = false;
 
-    TSR_TRY(find_axes(mesh, names, count, "flatten", axes, &mask));
+    TSR_TRY(find_named_axes(mesh, names, count, "flatten", axes, &mask));
     for (int i = 0; i < count; i++) {
         const int first = mesh->first[axes[i]];
 

@@ -16,7 +16,7 @@ enum {
     PATH_BYTES = 256
 };
 
-static tsr_status join(const char *parent, const char *name, char *out)
+static tsr_status join_path(const char *parent, const char *name, char *out)
 {
     const int n = snprintf(out, PATH_BYTES, "%s%s%s", parent, parent[0] != '\0' ? "." : "", name);
 
@@ -33,12 +33,12 @@ tsr_status tsri_module_repath(tsr_module *module) // NOLINT(misc-no-recursion)
     char text[PATH_BYTES];
     char *path = NULL;
 
-    TSR_TRY(join(module->parent != NULL ? module->parent->path : "", module->name, text));
+    TSR_TRY(join_path(module->parent != NULL ? module->parent->path : "", module->name, text));
     TSR_TRY(tsri_strdup(text, &path));
     tsri_free(&module->path);
     module->path = path;
     for (int i = 0; i < module->param_count; i++) {
-        TSR_TRY(join(module->path, module->param_names[i], text));
+        TSR_TRY(join_path(module->path, module->param_names[i], text));
         TSR_TRY(tsri_param_rename(module->params[i], text));
     }
     for (int i = 0; i < module->child_count; i++) {
@@ -155,13 +155,13 @@ static tsr_status check_path(tsr_module *module, const char *name)
     char text[PATH_BYTES];
     char longer[PATH_BYTES];
 
-    TSR_TRY(join("", name, text));
+    TSR_TRY(join_path("", name, text));
     for (tsr_module *m = module; m != NULL; m = m->parent) {
         if (tsr_module_find(m, text) != NULL) {
             return TSR_RAISE(TSR_ERR_INVALID, "child \"%s\" of module \"%s\": that path is taken",
                              name, module->path);
         }
-        TSR_TRY(join(m->name, text, longer));
+        TSR_TRY(join_path(m->name, text, longer));
         memcpy(text, longer, sizeof(text));
     }
     return TSR_OK;
@@ -203,7 +203,7 @@ tsr_status tsr_module_add_param(tsr_module *module, const char *name, const tsr_
         return TSR_RAISE(TSR_ERR_STATE, "parameter \"%s\": module \"%s\" is materialised already",
                          name, module->path);
     }
-    TSR_TRY(join(module->path, name, text));
+    TSR_TRY(join_path(module->path, name, text));
     TSR_TRY(
         tsri_grow(&module->param_names, &names_capacity, module->param_count + 1, sizeof(char *)));
     TSR_TRY(tsri_grow(&module->params, &module->param_capacity, module->param_count + 1,

@@ -58,11 +58,6 @@ static bool holds_host(const clock_run *run, const tsri_entry *e)
            (is_operation(e) || e->kind == TSRI_ENTRY_WAIT);
 }
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- queues ---- */
 
 static void count_entries(clock_run *run)
@@ -147,10 +142,10 @@ static bool gate_end(const clock_run *run, int entry, double *operations_s, doub
             return false;
         }
         if (is_wait) {
-            *waits_s = larger(*waits_s, end);
+            *waits_s = tsri_max_double(*waits_s, end);
             continue;
         }
-        *operations_s = larger(*operations_s, end);
+        *operations_s = tsri_max_double(*operations_s, end);
         if (is_operation(e)) { /* later than all before it; a SYNC may be of something older */
             return true;
         }
@@ -187,8 +182,8 @@ static bool find_head(const clock_run *run, int s, head *out)
             if (!gate_end(run, out->entry, &end, &held_s)) {
                 return false;
             }
-            out->free_s = larger(end, q->end_s);
-            out->ready_s = larger(out->free_s, larger(waits_s, held_s));
+            out->free_s = tsri_max_double(end, q->end_s);
+            out->ready_s = tsri_max_double(out->free_s, tsri_max_double(waits_s, held_s));
             return true;
         }
         if (!find_end(run, e->op, e->seq, &end)) {
@@ -220,7 +215,7 @@ static bool find_earliest(const clock_run *run, head *out)
 
 /* ---- sums ---- */
 
-static tsri_clock_axes *find_axes(clock_run *run, const tsri_entry *e)
+static tsri_clock_axes *find_clock_axes(clock_run *run, const tsri_entry *e)
 {
     tsri_clock_result *out = run->out;
 
@@ -253,7 +248,7 @@ static double kernel_s(const clock_run *run, const tsri_entry *e)
 static double computes_for(const clock_run *run, double at_s, double most_s)
 {
     const queue *q = &run->queues[TSRI_STREAM_COMPUTE];
-    double until = larger(q->end_s, at_s);
+    double until = tsri_max_double(q->end_s, at_s);
 
     for (int at = q->next; at < q->count && until < at_s + most_s; at++) {
         const tsri_entry *e = &run->entries[q->entry[at]];
@@ -271,7 +266,7 @@ static double computes_for(const clock_run *run, double at_s, double most_s)
 static double play_collective(clock_run *run, const tsri_entry *e, double *begin_s)
 {
     tsri_reach reach;
-    tsri_clock_axes *axes = find_axes(run, e);
+    tsri_clock_axes *axes = find_clock_axes(run, e);
     int tier = -1;
 
     tsri_machine_reach(run->machine, e->members, e->group_size, &reach);
@@ -279,7 +274,7 @@ static double play_collective(clock_run *run, const tsri_entry *e, double *begin
                                                e->group_size, &tier);
 
     if (tier >= 0) {
-        *begin_s = larger(run->tier_free_s[tier], *begin_s);
+        *begin_s = tsri_max_double(run->tier_free_s[tier], *begin_s);
         if (e->stream != TSRI_STREAM_COMPUTE) { /* the core is free when compute waits */
             seconds += computes_for(run, *begin_s, run->machine->tiers[reach.top].busy_s);
         }
@@ -314,7 +309,7 @@ static void add_exposed(clock_run *run, const head *h)
             break;
         }
         if (e->kind == TSRI_ENTRY_COLLECTIVE) {
-            find_axes(run, e)->exposed_s += wait_s;
+            find_clock_axes(run, e)->exposed_s += wait_s;
             run->out->exposed_s += wait_s;
             return;
         }
@@ -329,7 +324,7 @@ static void add_work(clock_run *run, const tsri_entry *e, double seconds)
     out->flops += e->flops;
     if (e->kind == TSRI_ENTRY_COLLECTIVE) {
         if (e->stream == TSRI_STREAM_COMPUTE) {
-            find_axes(run, e)->exposed_s += seconds;
+            find_clock_axes(run, e)->exposed_s += seconds;
             out->exposed_s += seconds;
         }
     } else if (e->kind == TSRI_ENTRY_KERNEL && e->stream == TSRI_STREAM_COMPUTE) {
@@ -365,7 +360,7 @@ static double operation_s(clock_run *run, const tsri_entry *e, double *begin_s)
         const double seconds = play_collective(run, e, begin_s);
 
         if (e->stream != TSRI_STREAM_COMPUTE) {
-            run->moving_until_s = larger(run->moving_until_s, *begin_s + seconds);
+            run->moving_until_s = tsri_max_double(run->moving_until_s, *begin_s + seconds);
         }
         return seconds;
     }
@@ -378,7 +373,7 @@ static double operation_s(clock_run *run, const tsri_entry *e, double *begin_s)
                                             : kernel_s(run, e);
 }
 
-static void play(clock_run *run, const head *h)
+static void play_head(clock_run *run, const head *h)
 {
     queue *q = &run->queues[h->stream];
     tsri_entry *e = &run->entries[h->entry];
@@ -394,7 +389,7 @@ static void play(clock_run *run, const head *h)
     q->end_s = e->end_s;
     q->end[q->done++] = e->end_s;
     q->next = h->position + 1;
-    run->out->step_s = larger(run->out->step_s, e->end_s);
+    run->out->step_s = tsri_max_double(run->out->step_s, e->end_s);
 }
 
 static tsr_status check_done(const clock_run *run)
@@ -423,7 +418,7 @@ tsr_status tsri_clock_run(const tsri_machine *machine, tsri_entry *entries, int 
     *out = (tsri_clock_result){0};
     TSR_TRY_GOTO(status, fill_queues(&run), free);
     while (find_earliest(&run, &next)) {
-        play(&run, &next);
+        play_head(&run, &next);
     }
     TSR_TRY_GOTO(status, check_done(&run), free);
 free:

@@ -73,8 +73,8 @@ static tsr_status raise_at(reading *r, const tsri_yaml_node *node, const char *w
                      node->key != NULL ? node->key : "entry", what);
 }
 
-static tsr_status raise_unknown(reading *r, const tsri_yaml_node *node, const char *const *names,
-                                int count)
+static tsr_status raise_unknown_key(reading *r, const tsri_yaml_node *node,
+                                    const char *const *names, int count)
 {
     const char *near = tsri_nearest(node->key, names, count);
 
@@ -83,8 +83,8 @@ static tsr_status raise_unknown(reading *r, const tsri_yaml_node *node, const ch
                      near != NULL ? near : "");
 }
 
-static tsr_status read_value(reading *r, const tsri_yaml_node *node, const char *key, double unit,
-                             double *out)
+static tsr_status read_figure(reading *r, const tsri_yaml_node *node, const char *key, double unit,
+                              double *out)
 {
     char *end = NULL;
 
@@ -104,10 +104,10 @@ static tsr_status read_value(reading *r, const tsri_yaml_node *node, const char 
 }
 
 /* One number for all ends, or a list of three. */
-static tsr_status read_number(reading *r, const tsri_yaml_node *node, double unit, double out[ENDS])
+static tsr_status read_ends(reading *r, const tsri_yaml_node *node, double unit, double out[ENDS])
 {
     if (node->kind != TSRI_YAML_LIST) {
-        TSR_TRY(read_value(r, node, node->key, unit, &out[USUAL]));
+        TSR_TRY(read_figure(r, node, node->key, unit, &out[USUAL]));
         out[SLOW] = out[USUAL];
         out[FAST] = out[USUAL];
         return TSR_OK;
@@ -116,7 +116,7 @@ static tsr_status read_number(reading *r, const tsri_yaml_node *node, double uni
         return raise_at(r, node, "wants a number, or three as [slow, usual, fast]");
     }
     for (int i = 0; i < ENDS; i++) {
-        TSR_TRY(read_value(r, &node->children[i], node->key, unit, &out[i]));
+        TSR_TRY(read_figure(r, &node->children[i], node->key, unit, &out[i]));
     }
     const bool rises = out[SLOW] <= out[USUAL] && out[USUAL] <= out[FAST];
     const bool falls = out[SLOW] >= out[USUAL] && out[USUAL] >= out[FAST];
@@ -138,7 +138,7 @@ static tsr_status read_at(reading *r, const tsri_yaml_node *node, double unit, s
 {
     double values[ENDS];
 
-    TSR_TRY(read_number(r, node, unit, values));
+    TSR_TRY(read_ends(r, node, unit, values));
     for (int i = 0; i < ENDS; i++) {
         *number_of(r->machine[i], offset) = values[i];
     }
@@ -187,7 +187,7 @@ static tsr_status read_numbers(reading *r, const tsri_yaml_node *section, const 
             row++;
         }
         if (row == NUMBERS) {
-            return raise_unknown(r, node, names, count);
+            return raise_unknown_key(r, node, names, count);
         }
         TSR_TRY(read_at(r, node, *numbers[row].unit, numbers[row].offset));
     }
@@ -237,7 +237,7 @@ static tsr_status read_kernels(reading *r, const tsri_yaml_node *section)
             id++;
         }
         if (id == TSRK_COUNT) {
-            return raise_unknown(r, node, names, TSRK_COUNT);
+            return raise_unknown_key(r, node, names, TSRK_COUNT);
         }
         TSR_TRY(read_at(r, node, kernel_unit((tsrk_id)id),
                         AT(kernel_rate) + (size_t)id * sizeof(double)));
@@ -255,7 +255,7 @@ static tsr_status read_span(reading *r, const tsri_yaml_node *node, int *out)
         *out = 0;
         return TSR_OK;
     }
-    TSR_TRY(read_value(r, node, node->key, 1.0, &value));
+    TSR_TRY(read_figure(r, node, node->key, 1.0, &value));
     if (value < 1.0 || value > 1 << 20 || value != floor(value)) {
         return raise_at(r, node, "wants a number of ranks, or all");
     }
@@ -284,7 +284,7 @@ static tsr_status read_link_key(reading *r, const tsri_yaml_node *node, int at)
     if (strcmp(node->key, "busy_us") == 0) {
         return read_at(r, node, micro, place + offsetof(tsri_tier, busy_s));
     }
-    return raise_unknown(r, node, names, 5);
+    return raise_unknown_key(r, node, names, 5);
 }
 
 static tsr_status read_link(reading *r, const tsri_yaml_node *entry, int at, bool last)
@@ -314,7 +314,7 @@ static tsr_status read_link(reading *r, const tsri_yaml_node *entry, int at, boo
     return TSR_OK;
 }
 
-static tsr_status read_links(reading *r, const tsri_yaml_node *list)
+static tsr_status read_tiers(reading *r, const tsri_yaml_node *list)
 {
     if (list->kind != TSRI_YAML_LIST || list->count < 1 || list->count > TSRI_MACHINE_MAX_TIERS) {
         return raise_at(r, list, "wants a list of 1 to 4 links, the nearest first");
@@ -363,16 +363,16 @@ static tsr_status read_top(reading *r, const tsri_yaml_node *node)
         return read_kernels(r, node);
     }
     if (strcmp(node->key, "links") == 0) {
-        return read_links(r, node);
+        return read_tiers(r, node);
     }
     if (strcmp(node->key, "sources") == 0) {
         return node->kind == TSRI_YAML_LIST ? TSR_OK : raise_at(r, node, "wants a list of lines");
     }
-    return raise_unknown(r, node, names, 7);
+    return raise_unknown_key(r, node, names, 7);
 }
 
 /* What has no ends is the same on all three. */
-static void share(const reading *r)
+static void share_ends(const reading *r)
 {
     tsri_machine *usual = r->machine[USUAL];
 
@@ -428,7 +428,7 @@ static tsr_status read_root(reading *r, const tsri_yaml_node *root)
         return TSR_RAISE(TSR_ERR_INVALID, "%s: name is missing", r->file);
     }
     TSR_TRY(check_required(r));
-    share(r);
+    share_ends(r);
     for (int i = 0; i < ENDS; i++) {
         TSR_TRY(tsri_cluster_check(r->machine[i], r->file));
     }

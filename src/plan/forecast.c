@@ -266,8 +266,8 @@ static tsr_status play_ends(const tsri_cluster *cluster, tsri_entry *timed, int 
     return TSR_OK;
 }
 
-static tsr_status play(const tsri_job *job, const tsri_cluster *cluster, tsri_text *trace,
-                       played *out)
+static tsr_status play_job(const tsri_job *job, const tsri_cluster *cluster, tsri_text *trace,
+                           played *out)
 {
     int count = 0;
     const tsri_entry *entries = tsri_recorder_entries(tsri_comm_device(job->comm), &count);
@@ -288,14 +288,14 @@ free_timed:
     return status;
 }
 
-static tsr_status fill(const tsri_job *job, int size, const tsri_cluster *cluster, tsri_text *trace,
-                       tsri_forecast *out)
+static tsr_status fill_forecast(const tsri_job *job, int size, const tsri_cluster *cluster,
+                                tsri_text *trace, tsri_forecast *out)
 {
     played *p = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*p), &p));
-    TSR_TRY_GOTO(status, play(job, cluster, trace, p), free_played);
+    TSR_TRY_GOTO(status, play_job(job, cluster, trace, p), free_played);
     fill_memory(job, cluster, out);
     fill_axes(p, cluster, out);
     fill_time(&p->end[USUAL], out);
@@ -326,7 +326,7 @@ static tsr_status run_all(const tsri_job_options *options, int size, const tsri_
         return TSR_OK;
     }
     TSR_TRY(status);
-    status = fill(job, size, cluster, trace, out);
+    status = fill_forecast(job, size, cluster, trace, out);
     tsri_job_close(&job);
     tsr_world_close(&world);
     TSR_TRY(status);

@@ -31,7 +31,7 @@ static bool is_hidden_call(const tsri_entry *e)
     return e->kind == TSRI_ENTRY_COLLECTIVE && e->stream != TSRI_STREAM_COMPUTE;
 }
 
-static void join(past *to, const past *from)
+static void join_past(past *to, const past *from)
 {
     for (int s = 0; s < TSRI_STREAM_COUNT; s++) {
         to->seq[s] = from->seq[s] > to->seq[s] ? from->seq[s] : to->seq[s];
@@ -77,7 +77,7 @@ static int find_calls(const tsri_entry *entries, int count, past *after, hidden_
         if (e->kind == TSRI_ENTRY_WAIT) {
             const past waited = awaited(entries, after, i);
 
-            join(mine, &waited);
+            join_past(mine, &waited);
             if (e->stream == TSRI_STREAM_COMPUTE) {
                 end_calls(calls, used, mine, i);
             }

@@ -13,7 +13,7 @@ enum {
 };
 
 /* The number behind name in file, 0 if there is none ("max"). */
-static size_t read_number(const char *path, const char *name)
+static size_t read_limit(const char *path, const char *name)
 {
     const size_t length = strlen(name);
     FILE *file = fopen(path, "re");
@@ -52,7 +52,7 @@ static size_t read_in(const char *base, const char *path, const char *file, cons
     char whole[PATH_BYTES];
     const int length = snprintf(whole, sizeof(whole), "%s%s/%s", base, path, file);
 
-    return length > 0 && length < PATH_BYTES ? read_number(whole, name) : 0;
+    return length > 0 && length < PATH_BYTES ? read_limit(whole, name) : 0;
 }
 
 /* What is left in the group at path below its limit; pages of files give way. 0: no limit. */
@@ -71,7 +71,7 @@ static size_t left_in(const group_files *v, const char *base, const char *path)
 }
 
 /* This process's group of a version, as its list of groups says; "" where it has none. */
-static void find_group(const group_files *v, const char *list, char *out, size_t size)
+static void find_control_group(const group_files *v, const char *list, char *out, size_t size)
 {
     FILE *file = fopen(list, "re");
     char line[PATH_BYTES];
@@ -103,7 +103,7 @@ size_t tsri_host_memory_of_groups(const char *prefix)
 
         (void)snprintf(list, sizeof(list), "%s/proc/self/cgroup", prefix);
         (void)snprintf(base, sizeof(base), "%s%s", prefix, versions[i].root);
-        find_group(&versions[i], list, path, sizeof(path));
+        find_control_group(&versions[i], list, path, sizeof(path));
         for (char *end = path; end != NULL;) {
             const size_t left = left_in(&versions[i], base, path);
 
@@ -136,9 +136,9 @@ tsr_status tsri_host_memory_check(size_t bytes, int ranks)
 
 size_t tsri_host_memory_available(void)
 {
-    const size_t system = (read_number("/proc/meminfo", "MemAvailable:") +
-                           read_number("/proc/meminfo", "SwapFree:")) *
-                          1024;
+    const size_t system =
+        (read_limit("/proc/meminfo", "MemAvailable:") + read_limit("/proc/meminfo", "SwapFree:")) *
+        1024;
     const size_t group = tsri_host_memory_of_groups("");
 
     return group > 0 && group < system ? group : system;

@@ -4,16 +4,12 @@
 #include "plan/machine.h"
 
 #include "backend/backend.h"
+#include "base/base.h"
 
 #include <math.h>
 
 /* Of the rate that a ring reaches; NCCL's own model has the same figure (src/graph/tuning.cc). */
 static const double tree_efficiency = 0.92;
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
 
 double tsri_machine_kernel_s(const tsri_machine *machine, tsrk_id kernel, double bytes,
                              double flops, tsr_dtype type)
@@ -34,7 +30,7 @@ double tsri_machine_kernel_s(const tsri_machine *machine, tsrk_id kernel, double
     if (!machine->inline_compute) {
         return machine->launch_s + multiplied + moved;
     }
-    return machine->launch_s + (own > 0.0 ? multiplied : larger(moved, multiplied));
+    return machine->launch_s + (own > 0.0 ? multiplied : tsri_max_double(moved, multiplied));
 }
 
 /* The block of the tier below tier that rank lies in. */

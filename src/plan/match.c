@@ -30,7 +30,7 @@ static void enter(match *m, int group)
     m->buckets[at] = group + 1;
 }
 
-static tsr_status widen(match *m)
+static tsr_status widen_buckets(match *m)
 {
     int *wider = NULL;
     const int count = m->bucket_count == 0 ? FIRST_BUCKETS : 2 * m->bucket_count;
@@ -46,7 +46,7 @@ static tsr_status widen(match *m)
 }
 
 /* The match's group of members[size] in lane. */
-static tsr_status find_group(match *m, const int *members, int size, int lane, int *out)
+static tsr_status find_match_group(match *m, const int *members, int size, int lane, int *out)
 {
     match_group wanted = {.size = size, .lane = lane};
     const void *kept = NULL;
@@ -54,7 +54,7 @@ static tsr_status find_group(match *m, const int *members, int size, int lane, i
     TSR_TRY(tsri_intern_keep(m->members, members, sizeof(int) * (size_t)size, &kept));
     wanted.members = kept;
     if (2 * m->group_count >= m->bucket_count) {
-        TSR_TRY(widen(m));
+        TSR_TRY(widen_buckets(m));
     }
     for (uint64_t at = group_hash(&wanted);; at++) {
         const int found = m->buckets[at & ((uint64_t)m->bucket_count - 1)] - 1;
@@ -131,7 +131,7 @@ static tsr_status find_groups(match *m, int rank)
             continue;
         }
         TSR_TRY(read_members(m, rank, g, &size));
-        TSR_TRY(find_group(m, m->scratch, size, g->lane, &p->groups[i]));
+        TSR_TRY(find_match_group(m, m->scratch, size, g->lane, &p->groups[i]));
         m->world = g->lane == LANE_HOST ? p->groups[i] : m->world;
     }
     return TSR_OK;
@@ -160,7 +160,7 @@ static void finish_call(match *m, match_group *g)
     }
 }
 
-static bool arrive(match *m, player *p, const lane_event *event)
+static bool arrive_at_call(match *m, player *p, const lane_event *event)
 {
     const int index = p->groups[event->group];
     match_group *g = &m->groups[index];
@@ -189,7 +189,7 @@ static bool step_lane(match *m, player *p, int lane)
         return false;
     }
     if (event->group >= 0) {
-        return arrive(m, p, event);
+        return arrive_at_call(m, p, event);
     }
     if (p->done[event->target] < event->need) {
         return false;
@@ -223,7 +223,7 @@ static bool step_player(match *m, player *p)
     return moved;
 }
 
-static void play(match *m)
+static void play_all(match *m)
 {
     for (int rank = m->input->rank_count - 1; rank >= 0; rank--) {
         enqueue(m, rank);
@@ -297,7 +297,7 @@ tsr_status tsri_match(const tsri_match_input *input, tsri_match_report *out)
     out->cause = TSRI_MATCH_FITS;
     out->text[0] = '\0';
     TSR_TRY_GOTO(status, set_up(&m), tear_down);
-    play(&m);
+    play_all(&m);
     TSR_TRY_GOTO(status, tsri_match_explain(&m, out), tear_down);
 tear_down:
     tear_down(&m);

@@ -23,10 +23,10 @@ typedef struct place {
 
 /* ---- text ---- */
 
-static void add(tsri_match_report *out, const char *format, ...)
+static void add_text(tsri_match_report *out, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void add(tsri_match_report *out, const char *format, ...)
+static void add_text(tsri_match_report *out, const char *format, ...)
 {
     const size_t used = strlen(out->text);
     va_list args;
@@ -59,20 +59,21 @@ static const tsri_entry *entry_of(const match *m, int rank, const lane_event *ev
 static void add_operation(tsri_match_report *out, const tsri_entry *e)
 {
     if (e->kind == TSRI_ENTRY_GROUP) {
-        add(out, "the opening of group %s for stream %s", e->group, tsri_stream_name(e->stream));
+        add_text(out, "the opening of group %s for stream %s", e->group,
+                 tsri_stream_name(e->stream));
         return;
     }
-    add(out, "%s of %s", tsri_coll_name((tsri_coll_kind)e->op),
-        e->label == NULL ? "?" : (e->label[0] == '\0' ? "(root)" : e->label));
+    add_text(out, "%s of %s", tsri_coll_name((tsri_coll_kind)e->op),
+             e->label == NULL ? "?" : (e->label[0] == '\0' ? "(root)" : e->label));
 }
 
 /* "over shard" */
 static void add_where(tsri_match_report *out, const tsri_entry *e)
 {
     if (e->kind == TSRI_ENTRY_GROUP) {
-        add(out, "over all ranks");
+        add_text(out, "over all ranks");
     } else {
-        add(out, "over %s", e->group);
+        add_text(out, "over %s", e->group);
     }
 }
 
@@ -80,9 +81,9 @@ static void add_where(tsri_match_report *out, const tsri_entry *e)
 static void add_number(tsri_match_report *out, const tsri_entry *e, int number)
 {
     if (e->kind == TSRI_ENTRY_GROUP) {
-        add(out, " (opening %d)", number);
+        add_text(out, " (opening %d)", number);
     } else {
-        add(out, " (call %d, stream %s)", number, tsri_stream_name(e->stream));
+        add_text(out, " (call %d, stream %s)", number, tsri_stream_name(e->stream));
     }
 }
 
@@ -95,7 +96,7 @@ static void add_ranks(tsri_match_report *out, const bool *chosen, int rank_count
     for (int r = 0; r < rank_count; r++) {
         count += chosen[r];
     }
-    add(out, "rank%s", count == 1 ? "" : "s");
+    add_text(out, "rank%s", count == 1 ? "" : "s");
     for (int r = 0; r < rank_count; r++) {
         int end = r;
 
@@ -106,12 +107,12 @@ static void add_ranks(tsri_match_report *out, const bool *chosen, int rank_count
             continue;
         }
         if (ranges == LIST_RANGES) {
-            add(out, ", ... (%d in all)", count);
+            add_text(out, ", ... (%d in all)", count);
             return;
         }
-        add(out, "%s%d", ranges == 0 ? " " : ", ", r);
+        add_text(out, "%s%d", ranges == 0 ? " " : ", ", r);
         if (end > r) {
-            add(out, "%s%d", end == r + 1 ? ", " : " to ", end);
+            add_text(out, "%s%d", end == r + 1 ? ", " : " to ", end);
         }
         ranges++;
         r = end;
@@ -241,7 +242,7 @@ static void add_absent(const match *m, int group, const side *from, const side *
         }
     }
     if (seen != NULL) {
-        add(out, "; %s is never called there by ", seen);
+        add_text(out, "; %s is never called there by ", seen);
         add_ranks(out, to->ranks, m->input->rank_count);
     }
 }
@@ -264,9 +265,9 @@ static void add_call(const match_group *g, const sides *all, tsri_match_report *
         const tsri_entry *e = all->side[i].entry;
 
         if (e != NULL) {
-            add(out, "%s %d ", e->kind == TSRI_ENTRY_GROUP ? "opening" : "call", g->round + 1);
+            add_text(out, "%s %d ", e->kind == TSRI_ENTRY_GROUP ? "opening" : "call", g->round + 1);
             add_where(out, e);
-            add(out, " (stream %s) differs", tsri_stream_name(e->stream));
+            add_text(out, " (stream %s) differs", tsri_stream_name(e->stream));
             return;
         }
     }
@@ -275,14 +276,14 @@ static void add_call(const match_group *g, const sides *all, tsri_match_report *
 static void add_side(const side *s, int rank_count, tsri_match_report *out)
 {
     add_ranks(out, s->ranks, rank_count);
-    add(out, ": ");
+    add_text(out, ": ");
     if (s->entry == NULL) {
-        add(out, "no such call");
+        add_text(out, "no such call");
         return;
     }
     add_operation(out, s->entry);
     if (s->entry->kind == TSRI_ENTRY_COLLECTIVE) {
-        add(out, ", %zu bytes of %s", s->entry->bytes, tsr_dtype_name(s->entry->dtype));
+        add_text(out, ", %zu bytes of %s", s->entry->bytes, tsr_dtype_name(s->entry->dtype));
     }
 }
 
@@ -295,11 +296,11 @@ static tsr_status explain_difference(const match *m, tsri_match_report *out)
     out->cause = TSRI_MATCH_DIFFERS;
     add_call(&m->groups[m->differs], &all, out);
     for (int i = 0; i < all.count; i++) {
-        add(out, i == 0 ? ": " : "; ");
+        add_text(out, i == 0 ? ": " : "; ");
         add_side(&all.side[i], m->input->rank_count, out);
     }
     if (same_data(&all)) {
-        add(out, "; sizes agree, so data of one would go to the other");
+        add_text(out, "; sizes agree, so data of one would go to the other");
     }
     for (int i = 1; i < all.count; i++) {
         add_absent(m, m->differs, &all.side[0], &all.side[i], out);
@@ -356,9 +357,9 @@ static void add_last_call(const match *m, int rank, int group, tsri_match_report
     int last = -1;
 
     if (event != NULL) {
-        add(out, "; the last call of rank %d there is ", rank);
+        add_text(out, "; the last call of rank %d there is ", rank);
         add_operation(out, entry_of(m, rank, event));
-        add(out, " (call %d)", g->round);
+        add_text(out, " (call %d)", g->round);
         return;
     }
     for (int lane = 0; lane < LANE_COUNT; lane++) {
@@ -368,14 +369,14 @@ static void add_last_call(const match *m, int rank, int group, tsri_match_report
             }
         }
     }
-    add(out, "; rank %d makes no call there", rank);
+    add_text(out, "; rank %d makes no call there", rank);
     if (last >= 0) {
-        add(out, ", its last anywhere is ");
+        add_text(out, ", its last anywhere is ");
         add_operation(out, &s->entries[last]);
-        add(out, " ");
+        add_text(out, " ");
         add_where(out, &s->entries[last]);
     } else {
-        add(out, ", nor anywhere");
+        add_text(out, ", nor anywhere");
     }
 }
 
@@ -397,14 +398,14 @@ static tsr_status explain_missing(const match *m, place at, tsri_match_report *o
     }
     out->cause = TSRI_MATCH_MISSING;
     add_ranks(out, come, ranks);
-    add(out, " wait in ");
+    add_text(out, " wait in ");
     add_operation(out, e);
-    add(out, " ");
+    add_text(out, " ");
     add_where(out, e);
     add_number(out, e, g->round + 1);
-    add(out, " for ");
+    add_text(out, " for ");
     add_ranks(out, never, ranks);
-    add(out, ", whose program ends without it");
+    add_text(out, ", whose program ends without it");
     add_last_call(m, first, (int)(g - m->groups), out);
     tsri_free(&come);
     return TSR_OK;
@@ -435,9 +436,9 @@ static void add_link(const match *m, place at, const char *before, tsri_match_re
 {
     const tsri_entry *e = entry_of(m, at.rank, head(m, at));
 
-    add(out, "%srank %d%s waits in ", before, at.rank, before[0] == '\0' ? "" : ", which");
+    add_text(out, "%srank %d%s waits in ", before, at.rank, before[0] == '\0' ? "" : ", which");
     add_operation(out, e);
-    add(out, " ");
+    add_text(out, " ");
     add_where(out, e);
     add_number(out, e, group_at(m, at)->round + 1);
 }
@@ -447,7 +448,7 @@ static void write_cycle(const match *m, place start, int length, const int *seen
 {
     place at = start;
 
-    add(out, "the order of calls goes round between groups: ");
+    add_text(out, "the order of calls goes round between groups: ");
     for (int i = 0; i < length; i++) {
         if (i < LIST_LINKS) {
             add_link(m, at, i == 0 ? "" : " for ", out);
@@ -455,9 +456,9 @@ static void write_cycle(const match *m, place start, int length, const int *seen
         at = next_place(m, at, seen);
     }
     if (length > LIST_LINKS) {
-        add(out, ", and so on over %d more,", length - LIST_LINKS);
+        add_text(out, ", and so on over %d more,", length - LIST_LINKS);
     }
-    add(out, " for rank %d", start.rank);
+    add_text(out, " for rank %d", start.rank);
 }
 
 static tsr_status explain_cycle(const match *m, place at, tsri_match_report *out)

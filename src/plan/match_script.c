@@ -36,7 +36,7 @@ static tsr_status add_gate(script *s, reading *r, int lane, int need)
     return TSR_OK;
 }
 
-static tsr_status find_group(script *s, int entry, int lane, int *out)
+static tsr_status find_script_group(script *s, int entry, int lane, int *out)
 {
     const tsri_entry *e = &s->entries[entry];
     const bool world = lane == LANE_HOST;
@@ -65,7 +65,7 @@ static tsr_status add_collective(script *s, int entry, int lane)
                               e->label != NULL ? tsri_hash_text(e->label) : 0};
     lane_event event = {.hash = tsri_hash(alike, sizeof(alike), 0), .entry = entry};
 
-    TSR_TRY(find_group(s, entry, lane, &event.group));
+    TSR_TRY(find_script_group(s, entry, lane, &event.group));
     s->groups[event.group].calls++;
     TSR_TRY(add_event(s, lane, &event));
     return TSR_OK;

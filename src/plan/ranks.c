@@ -19,7 +19,7 @@ static int entries_so_far(const tsri_job *job)
     return count;
 }
 
-static tsr_status run_steps(tsri_job *job, tsri_rank_run *out)
+static tsr_status run_two_steps(tsri_job *job, tsri_rank_run *out)
 {
     tsri_step_result result;
 
@@ -56,7 +56,7 @@ tsr_status tsri_rank_simulate(const tsri_job_options *options, int rank, int siz
     tsri_world_keep(world, &kept);
     TSR_TRY_GOTO(status, tsri_job_open(world, options, &job), close_world);
     tsri_arena_share_plans(tsri_comm_arena(job->comm), plans);
-    TSR_TRY_GOTO(status, run_steps(job, out), close_job);
+    TSR_TRY_GOTO(status, run_two_steps(job, out), close_job);
 close_job:
     tsri_job_close(&job);
 close_world:
@@ -215,7 +215,7 @@ destroy_plans:
     return status;
 }
 
-static tsr_status fill(const tsri_job_options *options, tsri_ranks *ranks)
+static tsr_status find_classes(const tsri_job_options *options, tsri_ranks *ranks)
 {
     uint64_t *numbers = NULL;
     tsr_mesh *mesh = NULL;
@@ -243,7 +243,7 @@ tsr_status tsri_ranks_check(const tsri_job_options *options, int size, tsri_rank
 
     TSR_TRY(tsri_alloc(1, sizeof(*ranks), &ranks));
     ranks->size = size;
-    TSR_TRY_GOTO(status, fill(options, ranks), destroy);
+    TSR_TRY_GOTO(status, find_classes(options, ranks), destroy);
     *out = ranks;
     return TSR_OK;
 destroy:

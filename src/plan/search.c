@@ -237,7 +237,7 @@ static tsr_status try_sequence(search *s, int replicate, int shard, int tp)
     return TSR_OK;
 }
 
-static void add_axis(tsri_job_options *o, const char *name, int size)
+static void add_search_axis(tsri_job_options *o, const char *name, int size)
 {
     if (size > 1) {
         o->axes[o->axis_count++] = (tsr_mesh_axis){name, size};
@@ -269,9 +269,9 @@ static tsr_status try_shards(search *s, int tp)
         }
         *o = *s->base;
         o->axis_count = 0;
-        add_axis(o, "replicate", data / shard);
-        add_axis(o, "shard", shard);
-        add_axis(o, "tp", tp);
+        add_search_axis(o, "replicate", data / shard);
+        add_search_axis(o, "shard", shard);
+        add_search_axis(o, "tp", tp);
         if (o->axis_count == 0) {
             o->axes[o->axis_count++] = (tsr_mesh_axis){"shard", 1};
         }

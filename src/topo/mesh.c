@@ -286,7 +286,7 @@ static tsr_status see_axis(const view *v, int index, tsri_topo_axis *axis)
     return TSR_OK;
 }
 
-static tsr_status fill(view *v, tsri_topo_mesh *out)
+static tsr_status fill_mesh(view *v, tsri_topo_mesh *out)
 {
     const size_t size = (size_t)v->size;
     tsr_status status = TSR_OK;
@@ -325,7 +325,7 @@ tsr_status tsri_topo_mesh_create(const tsri_topo *topo, const tsri_topo_plan *pl
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*result), &result), release);
     result->nodes = nodes;
     result->local = v.local;
-    TSR_TRY_GOTO(status, fill(&v, result), release);
+    TSR_TRY_GOTO(status, fill_mesh(&v, result), release);
     *out = result;
     result = NULL;
 release:

@@ -48,7 +48,7 @@ typedef struct nvml {
 } nvml;
 
 /* POSIX gives functions as object pointers; ISO C has no cast between the two. */
-static bool find(const nvml *n, const char *name, void *function_out)
+static bool find_symbol(const nvml *n, const char *name, void *function_out)
 {
     void *symbol = dlsym(n->library, name);
 
@@ -63,19 +63,20 @@ static bool open_library(nvml *n)
         return false;
     }
     /* Without links the rest is of use. */
-    bool links = find(n, "nvmlDeviceGetNvLinkState", &n->link_state);
-    links = find(n, "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_remote) && links;
+    bool links = find_symbol(n, "nvmlDeviceGetNvLinkState", &n->link_state);
+    links = find_symbol(n, "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->link_remote) && links;
     if (!links) {
         n->link_state = NULL;
     }
-    (void)find(n, "nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_remote_type);
-    (void)find(n, "nvmlDeviceGetArchitecture", &n->architecture);
-    (void)find(n, "nvmlDeviceGetName", &n->name);
-    (void)find(n, "nvmlDeviceGetMemoryInfo", &n->memory);
-    return find(n, "nvmlInit_v2", &n->init) && find(n, "nvmlShutdown", &n->shutdown) &&
-           find(n, "nvmlDeviceGetCount_v2", &n->count) &&
-           find(n, "nvmlDeviceGetHandleByIndex_v2", &n->handle) &&
-           find(n, "nvmlDeviceGetPciInfo_v3", &n->pci) && n->init() == 0;
+    (void)find_symbol(n, "nvmlDeviceGetNvLinkRemoteDeviceType", &n->link_remote_type);
+    (void)find_symbol(n, "nvmlDeviceGetArchitecture", &n->architecture);
+    (void)find_symbol(n, "nvmlDeviceGetName", &n->name);
+    (void)find_symbol(n, "nvmlDeviceGetMemoryInfo", &n->memory);
+    return find_symbol(n, "nvmlInit_v2", &n->init) &&
+           find_symbol(n, "nvmlShutdown", &n->shutdown) &&
+           find_symbol(n, "nvmlDeviceGetCount_v2", &n->count) &&
+           find_symbol(n, "nvmlDeviceGetHandleByIndex_v2", &n->handle) &&
+           find_symbol(n, "nvmlDeviceGetPciInfo_v3", &n->pci) && n->init() == 0;
 }
 
 /* Of one link in one direction. By architecture: drivers disagree on the numbers of link versions.
@@ -91,8 +92,8 @@ static double link_gb_s(const nvml *n, nvml_device device)
 }
 
 /* One GPU's links: those to another GPU go into the matrix, those to switches are summed up. */
-static void read_links(const nvml *n, nvml_device device, int gpu, tsri_topo *topo,
-                       double *to_switch)
+static void read_gpu_links(const nvml *n, nvml_device device, int gpu, tsri_topo *topo,
+                           double *to_switch)
 {
     const double gb_s = link_gb_s(n, device);
 
@@ -145,7 +146,7 @@ static void read_gpu(const nvml *n, nvml_device device, unsigned number, tsri_to
     }
 }
 
-static tsr_status read_all(const nvml *n, tsri_topo *topo)
+static tsr_status read_gpus(const nvml *n, tsri_topo *topo)
 {
     const bool wants_links = topo->links == NULL && n->link_state != NULL;
     double to_switch[TSRI_TOPO_MAX_GPUS] = {0.0};
@@ -170,7 +171,7 @@ static tsr_status read_all(const nvml *n, tsri_topo *topo)
             read_gpu(n, device, i, &topo->gpus[gpu]);
         }
         if (gpu >= 0 && wants_links) {
-            read_links(n, device, gpu, topo, to_switch);
+            read_gpu_links(n, device, gpu, topo, to_switch);
         }
     }
     if (wants_links) {
@@ -188,7 +189,7 @@ tsr_status tsri_topo_ask_nvml(tsri_topo *topo)
         return TSR_OK;
     }
     if (open_library(&n)) {
-        status = read_all(&n, topo);
+        status = read_gpus(&n, topo);
         (void)n.shutdown();
     }
     if (n.library != NULL) {

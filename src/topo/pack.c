@@ -332,7 +332,7 @@ static tsr_status read_bridges(const json_t *o, const char *name, tsri_topo *t)
     return TSR_OK;
 }
 
-static tsr_status read_links(const json_t *o, const char *name, tsri_topo *t)
+static tsr_status unpack_links(const json_t *o, const char *name, tsri_topo *t)
 {
     json_t *list = NULL;
     int count = 0;
@@ -362,7 +362,7 @@ static tsr_status read_facts(const json_t *o, const char *name, tsri_topo *t)
     return TSR_OK;
 }
 
-static tsr_status read_all(const json_t *o, const char *name, tsri_topo *t)
+static tsr_status unpack_all(const json_t *o, const char *name, tsri_topo *t)
 {
     TSR_TRY(read_facts(o, name, t));
     TSR_TRY(read_numas(o, name, t));
@@ -370,7 +370,7 @@ static tsr_status read_all(const json_t *o, const char *name, tsri_topo *t)
     TSR_TRY(read_bridges(o, name, t));
     TSR_TRY(read_gpus(o, name, t));
     TSR_TRY(read_nics(o, name, t));
-    TSR_TRY(read_links(o, name, t));
+    TSR_TRY(unpack_links(o, name, t));
     return TSR_OK;
 }
 
@@ -380,7 +380,7 @@ tsr_status tsri_topo_from_json(const json_t *tree, const char *name, tsri_topo *
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*topo), &topo));
-    TSR_TRY_GOTO(status, read_all(tree, name, topo), drop);
+    TSR_TRY_GOTO(status, unpack_all(tree, name, topo), drop);
     *out = topo;
     return TSR_OK;
 drop:

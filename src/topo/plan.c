@@ -249,8 +249,8 @@ static int default_ranks(const tsri_topo *topo, int gpus)
     return gpus > 0 ? gpus : numas > 0 ? numas : 1;
 }
 
-static tsr_status place(const tsri_topo *topo, const tsri_topo_ask *ask, int gpus,
-                        tsri_topo_plan *plan)
+static tsr_status place_ranks(const tsri_topo *topo, const tsri_topo_ask *ask, int gpus,
+                              tsri_topo_plan *plan)
 {
     if (!ask->cores_only) {
         TSR_TRY(tsri_topo_note_gpus(topo, plan));
@@ -264,14 +264,14 @@ static tsr_status place(const tsri_topo *topo, const tsri_topo_ask *ask, int gpu
     return TSR_OK;
 }
 
-static tsr_status fill(const tsri_topo *topo, const tsri_topo_ask *ask, tsri_topo_plan *plan)
+static tsr_status fill_places(const tsri_topo *topo, const tsri_topo_ask *ask, tsri_topo_plan *plan)
 {
     const int gpus = ask->cores_only ? 0 : tsri_topo_visible(topo);
 
     plan->place_count = ask->ranks > 0 ? ask->ranks : default_ranks(topo, gpus);
     TSR_TRY(tsri_alloc((size_t)plan->place_count, sizeof(*plan->places), &plan->places));
     TSR_TRY(tsri_alloc((size_t)topo->core_count, sizeof(*plan->cores), &plan->cores));
-    TSR_TRY(place(topo, ask, gpus, plan));
+    TSR_TRY(place_ranks(topo, ask, gpus, plan));
     TSR_TRY(tsri_topo_match_nics(topo, plan));
     TSR_TRY(note_cpuset(topo, plan));
     TSR_TRY(tsri_topo_share_cores(topo, plan));
@@ -286,7 +286,7 @@ tsr_status tsri_topo_plan_create(const tsri_topo *topo, const tsri_topo_ask *ask
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*plan), &plan));
-    TSR_TRY_GOTO(status, fill(topo, ask, plan), drop);
+    TSR_TRY_GOTO(status, fill_places(topo, ask, plan), drop);
     *out = plan;
     return TSR_OK;
 drop:

@@ -56,8 +56,8 @@ static tsr_status configure(hwloc_topology_t h, bool devices)
 }
 
 /* text is a synthetic string or, by name, XML. */
-static tsr_status load(hwloc_topology_t h, tsri_topo_source source, const char *text,
-                       const char *name)
+static tsr_status load_topology(hwloc_topology_t h, tsri_topo_source source, const char *text,
+                                const char *name)
 {
     const size_t bytes = text != NULL ? strlen(text) + 1 : 0;
 
@@ -230,7 +230,7 @@ static void read_host(hwloc_topology_t h, tsri_topo_source source, tsri_topo *to
     }
 }
 
-static tsr_status read_all(hwloc_topology_t h, tsri_topo_source source, tsri_topo *topo)
+static tsr_status read_machine(hwloc_topology_t h, tsri_topo_source source, tsri_topo *topo)
 {
     const int packages = hwloc_get_nbobjs_by_type(h, HWLOC_OBJ_PACKAGE);
 
@@ -260,8 +260,8 @@ static tsr_status read_here(tsri_topo_source source, const char *text, const cha
         tsri_free(&topo);
         return TSR_RAISE(TSR_ERR_NOMEM, "hwloc has no memory");
     }
-    TSR_TRY_GOTO(status, load(h, source, text, name), destroy);
-    TSR_TRY_GOTO(status, read_all(h, source, topo), destroy);
+    TSR_TRY_GOTO(status, load_topology(h, source, text, name), destroy);
+    TSR_TRY_GOTO(status, read_machine(h, source, topo), destroy);
     *out = topo;
     topo = NULL;
 destroy:

@@ -450,7 +450,7 @@ static void draw_notes(picture *p, const tsri_topo_mesh *mesh)
     p->width = p->width < 860 ? 860 : p->width;
 }
 
-static tsr_status draw(picture *p, const tsri_topo_mesh *mesh)
+static tsr_status draw_mesh(picture *p, const tsri_topo_mesh *mesh)
 {
     char shape[256];
     char title[360];
@@ -477,14 +477,14 @@ tsr_status tsri_topo_draw_svg(const tsri_topo *topo, const tsri_topo_plan *plan,
 
     TSR_TRY(tsri_alloc(gpus, sizeof(int), &p.gpu_x));
     TSR_TRY_GOTO(status, tsri_alloc(gpus, sizeof(int), &p.gpu_y), out);
-    TSR_TRY_GOTO(status, draw(&p, mesh), out);
+    TSR_TRY_GOTO(status, draw_mesh(&p, mesh), out);
     (void)fprintf(to,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
                   "height=\"%d\" font-family=\"DejaVu Sans, Helvetica, sans-serif\" "
                   "fill=\"#222\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
                   p.width, p.height + PAD, p.width, p.height + PAD);
     p.to = to;
-    TSR_TRY_GOTO(status, draw(&p, mesh), out);
+    TSR_TRY_GOTO(status, draw_mesh(&p, mesh), out);
     (void)fprintf(to, "</svg>\n");
 out:
     tsri_free(&p.gpu_x);

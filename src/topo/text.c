@@ -54,7 +54,7 @@ typedef struct tree {
     int count, capacity;
 } tree;
 
-static tsr_status add(tree *t, int depth, const char *text)
+static tsr_status add_line(tree *t, int depth, const char *text)
 {
     TSR_TRY(tsri_grow(&t->lines, &t->capacity, t->count + 1, sizeof(line)));
     t->lines[t->count].depth = depth;
@@ -119,7 +119,7 @@ static int switch_of(const tsri_topo *t, int i)
     return -1;
 }
 
-static void describe(const tsri_topo *t, const tsri_topo_plan *plan, int i, char *text)
+static void describe_place(const tsri_topo *t, const tsri_topo_plan *plan, int i, char *text)
 {
     const tsri_topo_device *d = device_at(t, i);
     char extra[64] = "";
@@ -162,12 +162,12 @@ static tsr_status add_group(const tsri_topo *t, const tsri_topo_plan *plan, seat
 
     if (bridge >= 0) {
         (void)snprintf(text, sizeof(text), "PCI switch %s", t->bridges[bridge].busid);
-        TSR_TRY(add(out, depth++, text));
+        TSR_TRY(add_line(out, depth++, text));
     }
     for (int k = i; k < end; k++) {
         if (k == i || (sits(device_at(t, k), s) && switch_of(t, k) == bridge)) {
-            describe(t, plan, k, text);
-            TSR_TRY(add(out, depth, text));
+            describe_place(t, plan, k, text);
+            TSR_TRY(add_line(out, depth, text));
             done[k] = true;
         }
     }
@@ -204,7 +204,7 @@ static tsr_status add_numa(const tsri_topo *t, const tsri_topo_plan *plan, int n
                    n->memory_bytes > 0
                        ? tsri_format_bytes((double)n->memory_bytes, bytes, sizeof(bytes))
                        : "");
-    TSR_TRY(add(out, depth, text));
+    TSR_TRY(add_line(out, depth, text));
     TSR_TRY(add_devices(t, plan, (seat){numa, n->package}, depth + 1, out));
     return TSR_OK;
 }
@@ -217,7 +217,7 @@ static tsr_status add_package(const tsri_topo *t, const tsri_topo_plan *plan, in
 
     if (package >= 0) {
         (void)snprintf(text, sizeof(text), "package %d", package);
-        TSR_TRY(add(out, 1, text));
+        TSR_TRY(add_line(out, 1, text));
     }
     for (int n = 0; n < t->numa_count; n++) {
         if (t->numas[n].package == package) {
@@ -230,7 +230,7 @@ static tsr_status add_package(const tsri_topo *t, const tsri_topo_plan *plan, in
 
 static tsr_status make_tree(const tsri_topo *t, const tsri_topo_plan *plan, tree *out)
 {
-    TSR_TRY(add(out, 0, t->host[0] != '\0' ? t->host : "machine"));
+    TSR_TRY(add_line(out, 0, t->host[0] != '\0' ? t->host : "machine"));
     for (int p = -1; p < t->package_count; p++) {
         TSR_TRY(add_package(t, plan, p, out));
     }
@@ -258,7 +258,7 @@ static void print_matrix(const tsri_topo *t, FILE *to)
     (void)fprintf(to, "\n");
 }
 
-static void print_links(const tsri_topo *t, FILE *to)
+static void print_all_links(const tsri_topo *t, FILE *to)
 {
     double least = 0.0;
     double most = 0.0;
@@ -441,7 +441,7 @@ tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_plan *plan
     TSR_TRY_GOTO(status, make_tree(topo, plan, &t), out);
     (void)fprintf(to, "%s\n(%s)\n\n", tsri_topo_shape(topo, shape, sizeof(shape)), topo->source);
     print_tree(&t, to);
-    print_links(topo, to);
+    print_all_links(topo, to);
     print_ranks(topo, plan, to);
     (void)fprintf(to, "\nwhy\n");
     tsri_topo_draw_notes(&plan->notes, to);

@@ -121,7 +121,7 @@ static tsr_status find_files(tsri_data *data, const char *pattern)
     return TSR_OK;
 }
 
-static tsr_status fill(tsri_data *data, const char *pattern)
+static tsr_status list_files(tsri_data *data, const char *pattern)
 {
     if (*pattern == '\0') {
         return TSR_RAISE(TSR_ERR_INVALID,
@@ -153,7 +153,7 @@ tsr_status tsri_data_open(const char *pattern, int64_t seq, uint64_t seed, tsri_
     data->seed = seed;
     data->open_file = -1;
     data->descriptor = -1;
-    TSR_TRY_GOTO(status, fill(data, pattern), close);
+    TSR_TRY_GOTO(status, list_files(data, pattern), close);
     *out = data;
     return TSR_OK;
 close:

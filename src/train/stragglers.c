@@ -53,7 +53,7 @@ void tsri_own_times_close(tsri_own_times **times)
     }
 }
 
-static tsr_status fill(tsri_own_times *times, tsr_comm *comm)
+static tsr_status fill_own_times(tsri_own_times *times, tsr_comm *comm)
 {
     const unsigned all = (1U << tsr_mesh_axis_count(tsr_comm_mesh(comm))) - 1U;
 
@@ -72,7 +72,7 @@ tsr_status tsri_own_times_open(tsr_comm *comm, tsri_own_times **out)
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*times), &times));
-    TSR_TRY_GOTO(status, fill(times, comm), fail);
+    TSR_TRY_GOTO(status, fill_own_times(times, comm), fail);
     *out = times;
     return TSR_OK;
 fail:

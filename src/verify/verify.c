@@ -96,7 +96,7 @@ static double relative(double have, double want)
     return want != 0.0 ? error / fabs(want) : error;
 }
 
-static tsr_status run_steps(replay *r)
+static tsr_status replay_steps(replay *r)
 {
     const tsri_step_hooks hooks = {
         .logits = look_at_logits, .gradients = look_at_gradients, .context = r};
@@ -167,8 +167,8 @@ static void close_replay(replay *r)
     tsri_verify_close_case(&r->c);
 }
 
-static tsri_verify_row *add_row(tsri_verify_report *out, const char *quantity, const char *measure,
-                                double error, double bound)
+static tsri_verify_row *add_report_row(tsri_verify_report *out, const char *quantity,
+                                       const char *measure, double error, double bound)
 {
     tsri_verify_row *row = &out->rows[out->row_count++];
 
@@ -184,7 +184,7 @@ static tsri_verify_row *add_row(tsri_verify_report *out, const char *quantity, c
 static void add_step_row(tsri_verify_report *out, const char *quantity, const char *measure,
                          double error, double bound, int64_t step)
 {
-    tsri_verify_row *row = add_row(out, quantity, measure, error, bound);
+    tsri_verify_row *row = add_report_row(out, quantity, measure, error, bound);
 
     (void)snprintf(row->where, sizeof(row->where), "step %lld", (long long)step);
 }
@@ -214,7 +214,7 @@ static void add_param_row(tsri_verify_report *out, const verify_compare *v, veri
             at = i;
         }
     }
-    row = add_row(out, quantity, relative ? "of largest entry" : "absolute", error, bound);
+    row = add_report_row(out, quantity, relative ? "of largest entry" : "absolute", error, bound);
     (void)snprintf(row->where, sizeof(row->where), "%s", tsr_param_name(v->job->params[at]));
 }
 
@@ -255,7 +255,7 @@ static tsr_status run_replay(replay *r, tsr_world *world, const tsri_verify_opti
 {
     TSR_TRY(check_same_options(world, options));
     TSR_TRY(open_replay(r, world, options));
-    TSR_TRY(run_steps(r));
+    TSR_TRY(replay_steps(r));
     if (!r->c.forward_only) {
         TSR_TRY(tsri_verify_compare_final(&r->compare));
     }

@@ -15,7 +15,7 @@ enum {
     CHECK_TOKENS = 1 << 14
 };
 
-static tsr_status join(const char *folder, const char *name, char *out)
+static tsr_status join_file(const char *folder, const char *name, char *out)
 {
     const int n = snprintf(out, PATH_BYTES, "%s/%s", folder, name);
 
@@ -149,7 +149,7 @@ static tsr_status read_json(verify_case *c, const char *folder, const char *name
     json_t *json = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(join(folder, name, file));
+    TSR_TRY(join_file(folder, name, file));
     TSR_TRY(tsri_json_load_file(file, &json));
     TSR_TRY_GOTO(status, read(c, json, file), free_json);
 free_json:
@@ -216,7 +216,7 @@ static tsr_status open_tokens(verify_case *c, const char *folder)
     const int64_t ids[4] = {c->step_count, c->micro_batches, c->batch, c->seq};
     char file[PATH_BYTES];
 
-    TSR_TRY(join(folder, "tokens.safetensors", file));
+    TSR_TRY(join_file(folder, "tokens.safetensors", file));
     TSR_TRY(tsri_safetensors_open(file, &c->tokens));
     TSR_TRY(find_tensor(c->tokens, "inputs", ids, 4, &c->inputs));
     TSR_TRY(find_tensor(c->tokens, "labels", ids, 4, &c->labels));
@@ -230,7 +230,7 @@ static tsr_status open_expect(verify_case *c, const char *folder)
     const int64_t logits[3] = {c->batch, c->seq, tsri_model_vocab(&c->spec)};
     char file[PATH_BYTES];
 
-    TSR_TRY(join(folder, "expect.safetensors", file));
+    TSR_TRY(join_file(folder, "expect.safetensors", file));
     TSR_TRY(tsri_safetensors_open(file, &c->expect));
     TSR_TRY(find_tensor(c->expect, "step0_logits", logits, 3, &c->logits));
     TSR_TRY(tsri_safetensors_check_float(c->expect, c->logits));

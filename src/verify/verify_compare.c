@@ -52,11 +52,6 @@ static double distance(float a, float b)
     return isnan(d) ? HUGE_VAL : d;
 }
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- logits ---- */
 
 /* One run of the vocabulary at a time: rows are contiguous in the file from vocab_begin on. */
@@ -75,7 +70,7 @@ static tsr_status compare_logit_rows(verify_compare *v, const tsr_dtensor *logit
             TSR_TRY(tsri_safetensors_read_f32(c->expect, c->logits,
                                               row * vocab + logits->local_offset[2], width, want));
             for (int64_t i = 0; i < width; i++) {
-                v->logits = larger(v->logits, distance(*have++, want[i]));
+                v->logits = tsri_max_double(v->logits, distance(*have++, want[i]));
             }
         }
     }
@@ -136,7 +131,7 @@ static tsr_status compare_chunk(verify_compare *v, piece *p, int64_t row, int64_
     for (int64_t i = begin; i < end; i++) {
         const double d = distance(have[i - begin], want[i - row * cols]);
 
-        p->worst = larger(p->worst, d);
+        p->worst = tsri_max_double(p->worst, d);
         p->far += d > tsri_verify_final_near ? 1.0 : 0.0;
     }
     return TSR_OK;
@@ -171,7 +166,8 @@ free_have:
 }
 
 /* Largest magnitude in this rank's share of the tensor, whatever pieces it holds. */
-static tsr_status measure(const verify_compare *v, const tsri_safetensors_tensor *t, double *out)
+static tsr_status measure_tensor(const verify_compare *v, const tsri_safetensors_tensor *t,
+                                 double *out)
 {
     const int64_t ranks = tsr_mesh_cell_count(v->job->mesh);
     const int64_t share = tsri_ceil_div(t->count, ranks);
@@ -187,7 +183,7 @@ static tsr_status measure(const verify_compare *v, const tsri_safetensors_tensor
         TSR_TRY_GOTO(status, tsri_safetensors_read_f32(v->c->expect, t, at, n, values),
                      free_values);
         for (int64_t i = 0; i < n; i++) {
-            *out = larger(*out, distance(values[i], 0.0F));
+            *out = tsri_max_double(*out, distance(values[i], 0.0F));
         }
     }
 free_values:
@@ -213,7 +209,7 @@ static tsr_status compare_param(verify_compare *v, verify_kind kind, int index)
         p.rest = kind == VERIFY_ADAM_M ? &state->m : &state->v;
     }
     TSR_TRY(compare_piece(v, &p));
-    TSR_TRY(measure(v, p.tensor, &v->scale[at]));
+    TSR_TRY(measure_tensor(v, p.tensor, &v->scale[at]));
     v->worst[at] = p.worst;
     if (kind == VERIFY_FINAL && p.rest->speaks) {
         v->final_count += (double)tsri_rest_count(p.rest);

@@ -18,7 +18,7 @@ typedef struct source {
     uint64_t key, next;
 } source;
 
-static int draw(source *s, int below)
+static int draw_below(source *s, int below)
 {
     return (int)(tsri_rng_word(s->key, s->next++) % (uint32_t)below);
 }
@@ -29,7 +29,7 @@ static int draw_divisor(source *s, int n)
     int divisor = 0;
 
     do {
-        divisor = 1 + draw(s, n);
+        divisor = 1 + draw_below(s, n);
     } while (n % divisor != 0);
     return divisor;
 }
@@ -38,7 +38,7 @@ int tsri_verify_draw_ranks(uint64_t seed)
 {
     source s = {.key = tsri_rng_key(seed, 1, 0, 0)};
 
-    return 1 + draw(&s, MAX_RANKS);
+    return 1 + draw_below(&s, MAX_RANKS);
 }
 
 static void draw_once(source *s, int ranks, tsri_verify_options *out, char *mesh, size_t size)
@@ -49,11 +49,11 @@ static void draw_once(source *s, int ranks, tsri_verify_options *out, char *mesh
 
     (void)snprintf(mesh, size, "replicate=%d,shard=%d,tp=%d", ranks / tp / shard, shard, tp);
     out->mesh = mesh;
-    out->preset = presets[draw(s, 6)];
-    out->sequence_parallel = draw(s, 2) == 1;
-    out->checkpoint_every = draw(s, 3);
-    out->reshard = (tsr_reshard)draw(s, 3);
-    out->prefetch_depth = 1 + draw(s, 3);
+    out->preset = presets[draw_below(s, 6)];
+    out->sequence_parallel = draw_below(s, 2) == 1;
+    out->checkpoint_every = draw_below(s, 3);
+    out->reshard = (tsr_reshard)draw_below(s, 3);
+    out->prefetch_depth = 1 + draw_below(s, 3);
 }
 
 tsr_status tsri_verify_draw(uint64_t seed, int ranks, tsri_verify_options *options, char *mesh,

@@ -4,17 +4,15 @@
  * @file kernels.h
  * The kernel families: one argument struct per kernel, one table per implementation.
  *
- * ref (kernels/ref) is the definition: plain loops accumulating in double, never optimised.
- * cpu (kernels/cpu) is OpenMP and SIMD; cuda (kernels/cuda) is .cu. A table starts as a copy of
- * ref and is overwritten by what exists. Only backends call kernels.
+ * ref is the definition: plain loops accumulating in double, never optimised. cpu is OpenMP and
+ * SIMD. A table starts as a copy of ref and is overwritten by what exists; backends alone call.
  *
  * Conventions. Arrays are row-major and contiguous unless a stride is given. Activations are f32,
  * bf16 or f16 (field type); statistics, parameters' gradients in reduce dtype and optimizer state
  * are f32 unless said otherwise; accumulation is f32 or wider (ref: double). Any count may be 0;
  * such a call writes only what its definition still defines (a sum over nothing is 0). "accumulate"
  * means out += result, else out = result. Pointers do not overlap unless said otherwise.
- * Kernels never allocate: scratch comes as workspace, whose size tsrk_workspace() gives as a pure
- * function of the arguments' sizes and types (pointers are not looked at).
+ * Kernels never allocate: scratch is a workspace, whose size tsrk_workspace() gives by sizes.
  */
 #pragma once
 

@@ -136,7 +136,7 @@ typedef enum tsri_frame_mode {
 } tsri_frame_mode;
 
 /** One micro-batch in flight, or an evaluation (frame.c). */
-typedef struct tsri_frame {
+typedef struct tsri_frame { /* lint: a micro-batch and all that it holds */
     tsri_frame_mode mode;
     int index;       /* among the tape's; TSRI_FRAMES_MAX: that of evaluations */
     bool open;       /* it has begun, and neither been played nor dropped */
@@ -161,7 +161,7 @@ typedef struct tsri_frame {
     tsri_checkpoint *leaving;   /* the part whose inputs are LEAVING; borrowed; NULL: none */
 } tsri_frame;
 
-struct tsr_tape {
+struct tsr_tape { /* lint: a step and all that its frames share */
     tsr_comm *comm;
     uint64_t seed;
     int64_t step;

@@ -52,7 +52,7 @@ abandon:
 }
 
 /* It is over, well or not. What it kept alive is the step's, if there is one. */
-static void leave(tsr_tape *tape)
+static void leave_evaluation(tsr_tape *tape)
 {
     tsri_frame_end_eval(tape);
     if (!tsri_step_is_under_way(tape)) {
@@ -83,12 +83,12 @@ tsr_status tsr_eval_end(tsr_tape *tape)
         goto abandon;
     }
     TSR_TRY_GOTO(status, end_eval(tape), abandon);
-    leave(tape);
+    leave_evaluation(tape);
     TSR_TRY(tsri_arena_step_end(arena));
     return TSR_OK;
 abandon: /* a step around it has failed with it, and is the program's to end */
     (void)tell_left(tape, true);
-    leave(tape);
+    leave_evaluation(tape);
     tsri_arena_step_abort(arena);
     tsri_step_fail(tape);
     return status;

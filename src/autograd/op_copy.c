@@ -92,7 +92,7 @@ typedef struct copy_attr {
     int64_t begin, count; /* of a slice */
 } copy_attr;
 
-static copy_attr attr_of(const tsri_op_call *call)
+static copy_attr attr_of_copy(const tsri_op_call *call)
 {
     copy_attr attr;
 
@@ -125,7 +125,7 @@ static void make_dim_whole(tsr_layout *layout, int dim)
 static tsr_status slice_rule(tsri_op_call *call)
 {
     tsr_layout *x = &call->want[X];
-    const copy_attr attr = attr_of(call);
+    const copy_attr attr = attr_of_copy(call);
     char where[TSRI_WHERE_BYTES];
     char text[TSRI_WHERE_BYTES];
 
@@ -144,7 +144,7 @@ static tsr_status slice_rule(tsri_op_call *call)
 
 static tsr_status slice_forward(tsri_op_call *call)
 {
-    const copy_attr attr = attr_of(call);
+    const copy_attr attr = attr_of_copy(call);
 
     TSR_TRY(tsri_op_copy_out(call, call->in[X], attr.dim, attr.begin, call->out));
     return TSR_OK;
@@ -152,7 +152,7 @@ static tsr_status slice_forward(tsri_op_call *call)
 
 static tsr_status slice_backward(tsri_op_call *call)
 {
-    const copy_attr attr = attr_of(call);
+    const copy_attr attr = attr_of_copy(call);
 
     TSR_TRY(acquire_grad(call, X));
     TSR_TRY(tsri_op_zero(call, call->din[X]));
@@ -226,7 +226,7 @@ static tsr_placement part_place(const tsri_op_call *call, int axis, int dim)
 
 static tsr_status concat_rule(tsri_op_call *call)
 {
-    const int dim = attr_of(call).dim;
+    const int dim = attr_of_copy(call).dim;
     tsr_layout common = call->want[0];
     int64_t extent = 0;
 
@@ -249,7 +249,7 @@ static tsr_status concat_rule(tsri_op_call *call)
 
 static tsr_status concat_forward(tsri_op_call *call)
 {
-    const int dim = attr_of(call).dim;
+    const int dim = attr_of_copy(call).dim;
     int64_t begin = 0;
 
     for (int i = 0; i < call->in_count; i++) {
@@ -261,7 +261,7 @@ static tsr_status concat_forward(tsri_op_call *call)
 
 static tsr_status concat_backward(tsri_op_call *call)
 {
-    const int dim = attr_of(call).dim;
+    const int dim = attr_of_copy(call).dim;
     int64_t begin = 0;
 
     for (int i = 0; i < call->in_count; i++) {

@@ -30,7 +30,7 @@ typedef struct dims {
     int a_m, a_k, b_k, b_n;
 } dims;
 
-static matmul_attr attr_of(const tsri_op_call *call)
+static matmul_attr attr_of_matmul(const tsri_op_call *call)
 {
     matmul_attr attr;
 
@@ -40,7 +40,7 @@ static matmul_attr attr_of(const tsri_op_call *call)
 
 static dims dims_of(const tsri_op_call *call, int ndim)
 {
-    const matmul_attr attr = attr_of(call);
+    const matmul_attr attr = attr_of_matmul(call);
     dims d = {.lead = ndim - 2};
 
     d.a_m = d.lead + (attr.trans_a ? 1 : 0);
@@ -50,7 +50,7 @@ static dims dims_of(const tsri_op_call *call, int ndim)
     return d;
 }
 
-static tsr_status check_shapes(const tsri_op_call *call, dims at)
+static tsr_status check_factors(const tsri_op_call *call, dims at)
 {
     const tsr_layout *a = &call->want[A];
     const tsr_layout *b = &call->want[B];
@@ -68,14 +68,14 @@ static tsr_status check_shapes(const tsri_op_call *call, dims at)
                          "%d of b",
                          tsri_op_where(call, where, sizeof(where)),
                          tsri_format_shape(a->shape, a->ndim, one, sizeof(one)),
-                         attr_of(call).trans_a ? " transposed" : "",
+                         attr_of_matmul(call).trans_a ? " transposed" : "",
                          tsri_format_shape(b->shape, b->ndim, two, sizeof(two)),
-                         attr_of(call).trans_b ? " transposed" : "", at.a_k, at.b_k);
+                         attr_of_matmul(call).trans_b ? " transposed" : "", at.a_k, at.b_k);
     }
     return TSR_OK;
 }
 
-static void want_on_axis(tsri_op_call *call, dims at, int axis)
+static void want_factors_on_axis(tsri_op_call *call, dims at, int axis)
 {
     tsr_placement *a = &call->want[A].place[axis];
     tsr_placement *b = &call->want[B].place[axis];
@@ -123,11 +123,11 @@ static tsr_status matmul_rule(tsri_op_call *call)
     const dims at = dims_of(call, a->ndim);
     tsr_layout order;
 
-    TSR_TRY(check_shapes(call, at));
+    TSR_TRY(check_factors(call, at));
     *a = tsri_rule_whole(a);
     *b = tsri_rule_whole(b);
     for (int axis = 0; axis < tsri_rule_axes(call); axis++) {
-        want_on_axis(call, at, axis);
+        want_factors_on_axis(call, at, axis);
     }
     /* Leading dims and k of both meet element by element. */
     order = *a;
@@ -188,7 +188,7 @@ static tsr_status run_product(tsri_op_call *call, const product *p)
 
 static tsr_status matmul_forward(tsri_op_call *call)
 {
-    const matmul_attr attr = attr_of(call);
+    const matmul_attr attr = attr_of_matmul(call);
 
     TSR_TRY(run_product(call, &(product){.x = call->in[A],
                                          .y = call->in[B],
@@ -201,7 +201,7 @@ static tsr_status matmul_forward(tsri_op_call *call)
 /* With A = op(a), B = op(b): dA = dy B^T and dB = A^T dy, or those transposed. */
 static tsr_status matmul_backward(tsri_op_call *call)
 {
-    const matmul_attr attr = attr_of(call);
+    const matmul_attr attr = attr_of_matmul(call);
     const tsr_dtensor *dy = call->dout;
     product da = {.x = dy, .y = call->in[B], .trans_y = !attr.trans_b};
     product db = {.x = call->in[A], .y = dy, .trans_x = !attr.trans_a};

@@ -207,8 +207,8 @@ typedef struct tsri_device_options {
     const char *transport;  /* cpu only: "auto" or "mpi"; NULL: TSR_CPU_TRANSPORT, else "auto" */
 } tsri_device_options;
 
-struct tsr_backend {
-    uint32_t abi; /* TSR_BACKEND_ABI, checked when a device is opened */
+struct tsr_backend { /* lint: the table, slot by slot */
+    uint32_t abi;    /* TSR_BACKEND_ABI, checked when a device is opened */
     uint32_t caps;
     const char *name; /* "cpu", "cuda", "sim": also the name in config */
 

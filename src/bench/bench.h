@@ -134,7 +134,7 @@ typedef struct tsri_bench_kernel {
 } tsri_bench_kernel;
 
 /** Figures from user_s on are means over ranks and steps. */
-typedef struct tsri_bench_step_report {
+typedef struct tsri_bench_step_report { /* lint: the printed table, figure by figure */
     const char *model, *preset;
     char mesh[192];
     tsr_dtype dtype;

@@ -114,7 +114,7 @@ static void shrink(const tsri_job_options *job, int ranks, int threads, tsri_job
     out->fsdp.offload_params = false;
     out->fsdp.offload_grads = false;
     out->optim.offload = false;
-    out->offload_activations = false;
+    out->recompute.offload = false;
     out->dry_threads = threads;
     out->comm.record = true;
 }

@@ -74,7 +74,7 @@ static tsr_status list_optimizer(tsr_state *s, const tsr_optimizer *optimizer)
     return TSR_OK;
 }
 
-static tsr_status fill(tsr_state *s, tsr_module *model)
+static tsr_status fill_state(tsr_state *s, tsr_module *model)
 {
     TSR_TRY(list_params(s, model));
     if (s->optimizer != NULL) {
@@ -112,7 +112,7 @@ tsr_status tsr_state_open(tsr_module *model, tsr_optimizer *optimizer, tsr_tape 
     s->comm = tsr_comm_retain(model->comm);
     s->optimizer = optimizer;
     s->tape = tape;
-    TSR_TRY_GOTO(status, fill(s, model), close);
+    TSR_TRY_GOTO(status, fill_state(s, model), close);
     *out = s;
     return TSR_OK;
 close:

@@ -85,7 +85,7 @@ static tsr_status find(const tsr_state *s, const request *r, state_entry **entry
     return TSR_OK;
 }
 
-static tsr_status settle(const state_entry *e, const request *r, tsri_rest *rest)
+static tsr_status settle_state(const state_entry *e, const request *r, tsri_rest *rest)
 {
     const tsri_rest *grad = NULL;
     tsr_tape *tape = NULL;
@@ -109,7 +109,7 @@ tsr_status tsr_state_read(tsr_state *state, const char *name, int64_t first, int
     tsri_rest rest;
 
     TSR_TRY(find(state, &r, &e, &rest));
-    TSR_TRY(settle(e, &r, &rest));
+    TSR_TRY(settle_state(e, &r, &rest));
     TSR_TRY(tsri_rest_read(&rest, first, count, host, stream_of(state)));
     return TSR_OK;
 }
@@ -199,7 +199,7 @@ tsr_status tsr_state_gather(tsr_state *state, const char *name, int64_t first, i
     tsr_status status = TSR_OK;
 
     TSR_TRY(agree(state, &r, find(state, &r, &e, &rest)));
-    TSR_TRY(settle(e, &r, &rest));
+    TSR_TRY(settle_state(e, &r, &rest));
     size = tsr_dtype_size(rest.dtype);
     TSR_TRY(tsri_alloc(GATHER_ELEMENTS, size, &mine));
     TSR_TRY_GOTO(status, tsri_alloc(GATHER_ELEMENTS * ranks, size, &all), free_mine);
@@ -267,7 +267,7 @@ tsr_status tsr_state_write(tsr_state *state, const char *name, int64_t first, in
 
     TSR_TRY(find(state, &r, &e, &rest));
     TSR_TRY(prepare(state, &r, host, e));
-    TSR_TRY(settle(e, &r, &rest));
+    TSR_TRY(settle_state(e, &r, &rest));
     TSR_TRY(tsri_rest_write(&rest, first, count, host, stream_of(state)));
     return TSR_OK;
 }

@@ -92,7 +92,7 @@ static tsr_status read_verify_options(const tsri_cli *cli, int ranks, tsri_verif
         .preset = tsri_cli_value(cli, "--preset"),
         .sequence_parallel = tsri_cli_has(cli, "--sequence-parallel"),
     };
-    TSR_TRY(read_count(cli, "--checkpointing", 0, 1000, &out->checkpoint_every));
+    TSR_TRY(read_count(cli, "--checkpointing", 0, 1000, &out->recompute_every));
     TSR_TRY(read_count(cli, "--prefetch", 1, 1000, &ahead));
     TSR_TRY(read_reshard(cli, &out->reshard));
     out->prefetch_depth = ahead + 1;
@@ -183,9 +183,8 @@ static tsr_status verify(const tsri_cli *cli, tsr_world *world, bool *ok)
 
         (void)printf("drawn: -n %d --mesh %s --preset %s --checkpointing %d --reshard %s "
                      "--prefetch %d%s\n",
-                     tsr_world_size(world), o.mesh, o.preset, o.checkpoint_every,
-                     reshard[o.reshard], o.prefetch_depth - 1,
-                     o.sequence_parallel ? " --sequence-parallel" : "");
+                     tsr_world_size(world), o.mesh, o.preset, o.recompute_every, reshard[o.reshard],
+                     o.prefetch_depth - 1, o.sequence_parallel ? " --sequence-parallel" : "");
     }
     TSR_TRY(tsri_verify_run(world, &o, &report));
     *ok = report.ok;

@@ -64,11 +64,18 @@ static tsr_status open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kin
 
 static tsr_status check_mask(const tsr_comm *comm, unsigned axis_mask)
 {
-    if (axis_mask >> tsr_mesh_axis_count(comm->mesh) != 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "axis mask 0x%x, the mesh has %d axes", axis_mask,
-                         tsr_mesh_axis_count(comm->mesh));
+    const int count = tsr_mesh_axis_count(comm->mesh);
+    char text[192];
+    int axis = count;
+
+    if (axis_mask >> count == 0) {
+        return TSR_OK;
     }
-    return TSR_OK;
+    while ((axis_mask >> axis & 1U) == 0) {
+        axis++;
+    }
+    return TSR_RAISE(TSR_ERR_INVALID, "a group over axis %d of mesh %s, whose axes are 0 to %d",
+                     axis, tsr_mesh_format(comm->mesh, text, sizeof(text)), count - 1);
 }
 
 tsr_status tsri_comm_open_group(tsr_comm *comm, unsigned axis_mask, tsri_stream_kind kind,

@@ -306,8 +306,8 @@ static void scatter(const tsri_rest *rest, int64_t begin, int64_t end, int64_t f
     }
 }
 
-static void collect(const tsri_rest *rest, int64_t begin, int64_t end, int64_t first,
-                    const unsigned char *host, unsigned char *packed)
+static void collect_pieces(const tsri_rest *rest, int64_t begin, int64_t end, int64_t first,
+                           const unsigned char *host, unsigned char *packed)
 {
     const tsri_piece part = {.block = rest->piece.block, .begin = begin, .end = end};
     const size_t size = tsr_dtype_size(rest->dtype);
@@ -362,7 +362,7 @@ tsr_status tsri_rest_write(const tsri_rest *rest, int64_t first, int64_t count, 
     for (int64_t at = begin; at < end; at += CHUNK_ELEMENTS) {
         const int64_t to = tsri_min64(end, at + CHUNK_ELEMENTS);
 
-        collect(rest, at, to, first, host, packed);
+        collect_pieces(rest, at, to, first, host, packed);
         TSR_TRY_GOTO(status, tsri_rest_put(rest, at, to, packed, stream), free_packed);
     }
 free_packed:

@@ -79,8 +79,8 @@ static tsr_status sum_item(tsr_comm *comm, const tsri_digest_item *item, unsigne
 }
 
 /* Compare item i of the rank at coord, whose sums are mine, with the one that speaks for it. */
-static tsr_status compare(const tsri_digest_item *item, int i, int count, const uint64_t *all,
-                          int rank, const int *coord)
+static tsr_status compare_digests(const tsri_digest_item *item, int i, int count,
+                                  const uint64_t *all, int rank, const int *coord)
 {
     const tsr_mesh *mesh = item->rest.layout.outer.mesh;
     const unsigned copies = tsri_rest_copies(&item->rest.layout);
@@ -110,7 +110,7 @@ static tsr_status add_up(tsr_comm *comm, const tsri_digest_item *items, int coun
 
         TSR_TRY(tsr_mesh_coord(mesh, rank, coord));
         for (int i = 0; i < count; i++) {
-            TSR_TRY(compare(&items[i], i, count, all, rank, coord));
+            TSR_TRY(compare_digests(&items[i], i, count, all, rank, coord));
             if (tsri_rest_speaks(&items[i].rest.layout, coord)) {
                 sum += all[rank * count + i];
             }

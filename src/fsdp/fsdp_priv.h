@@ -248,7 +248,7 @@ typedef struct engine_step {
 } engine_step;
 
 /* All units of one model. */
-struct engine {
+struct engine { /* lint: one schedule over all units */
     int owners;
     tsr_comm *comm; /* borrowed: units hold it */
     unit **units;   /* in order of creation; [0] is the root */

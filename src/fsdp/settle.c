@@ -329,11 +329,11 @@ tsr_status tsri_unit_settle(unit *u, uint64_t seed)
     TSR_TRY(settle_levels(u));
     TSR_TRY(open_groups(u));
     TSR_TRY(settle_sizes(u));
-    u->module->out_dtype = u->options.output_dtype;
+    u->module->out.dtype = u->options.output_dtype;
     if (u->param_count == 0) {
         return TSR_OK;
     }
-    u->module->in_dtype = u->param_dtype;
+    u->module->in.dtype = u->param_dtype;
     TSR_TRY(open_rest(u));
     for (int i = 0; i < u->param_count; i++) {
         TSR_TRY(settle_piece(u, &u->params[i]));

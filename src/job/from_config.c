@@ -12,11 +12,11 @@ static void fill_loss_scale(const tsri_config_train *t, tsri_job_options *out)
     out->loss_scale.interval = (int)t->loss_scale_interval;
 }
 
-static void fill_names(const tsri_option_names *names, const char **out, int *count_out)
+static void fill_names(const tsri_option_names *names, tsri_job_names *out)
 {
-    *count_out = names->count;
+    out->count = names->count;
     for (int i = 0; i < names->count; i++) {
-        out[i] = names->at[i];
+        out->at[i] = names->at[i];
     }
 }
 
@@ -28,7 +28,7 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
 
     out->preset = presets[p->preset];
     out->sequence_parallel = p->sequence_parallel;
-    out->checkpoint_every = p->activation_checkpointing; /* none 0, block 1, selective 2 */
+    out->recompute.every = p->activation_checkpointing; /* none 0, block 1, selective 2 */
     out->one_unit = p->units == 1;
     out->no_tp = p->tp_plan == 1;
     out->fsdp = (tsr_fsdp_options){
@@ -43,12 +43,15 @@ static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options
         .backward_prefetch = (tsr_prefetch)(p->backward_prefetch + 1),
         .reshard_group = (int)p->reshard_group,
     };
-    fill_names(&p->shard_dims, out->split_cols, &out->split_cols_count);
-    fill_names(&p->ignored, out->ignored, &out->ignored_count);
-    fill_names(&p->activation_keep, out->checkpoint_keep, &out->checkpoint_keep_count);
-    out->offload_activations = tsri_config_offloads(p, "activations");
+    fill_names(&p->shard_dims, &out->split_cols);
+    fill_names(&p->ignored, &out->ignored);
+    fill_names(&p->activation_keep, &out->recompute.keep);
+    out->recompute.offload = tsri_config_offloads(p, "activations");
     out->optim.offload = tsri_config_offloads(p, "optimizer");
-    fill_names(&p->data_axes, out->data_axes, &out->data_axis_count);
+    out->data_axis_count = p->data_axes.count;
+    for (int i = 0; i < p->data_axes.count; i++) {
+        out->data_axes[i] = p->data_axes.at[i];
+    }
 }
 
 void tsri_job_from_config(const tsri_config *config, bool bf16, tsri_job_options *out)

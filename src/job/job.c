@@ -65,16 +65,16 @@ static tsr_status make_unit(tsri_job *job, tsr_module *module)
     unit.shard_dim_count = 0;
     unit.ignored = ignored;
     unit.ignored_count = 0;
-    for (int i = 0; i < o->split_cols_count; i++) {
-        TSR_TRY(matches_any(module, o->split_cols[i], &matches));
+    for (int i = 0; i < o->split_cols.count; i++) {
+        TSR_TRY(matches_any(module, o->split_cols.at[i], &matches));
         if (matches || is_root) {
-            dims[unit.shard_dim_count++] = (tsr_shard_dim){o->split_cols[i], 1};
+            dims[unit.shard_dim_count++] = (tsr_shard_dim){o->split_cols.at[i], 1};
         }
     }
-    for (int i = 0; i < o->ignored_count; i++) {
-        TSR_TRY(matches_any(module, o->ignored[i], &matches));
+    for (int i = 0; i < o->ignored.count; i++) {
+        TSR_TRY(matches_any(module, o->ignored.at[i], &matches));
         if (matches || is_root) {
-            ignored[unit.ignored_count++] = o->ignored[i];
+            ignored[unit.ignored_count++] = o->ignored.at[i];
         }
     }
     TSR_TRY(tsr_fully_shard(module, &unit));
@@ -97,14 +97,14 @@ static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
 
-    for (int i = 0; o->checkpoint_every > 0 && i < tsri_model_layers(&o->model);
-         i += o->checkpoint_every) {
+    for (int i = 0; o->recompute.every > 0 && i < tsri_model_layers(&o->model);
+         i += o->recompute.every) {
         tsr_module *layer = tsri_model_layer(&o->model, job->model, i);
 
         tsr_module_set_checkpoint(layer, true);
-        tsr_module_set_checkpoint_offload(layer, o->offload_activations);
+        tsr_module_set_checkpoint_offload(layer, o->recompute.offload);
         TSR_TRY(
-            tsr_module_set_checkpoint_keep(layer, o->checkpoint_keep, o->checkpoint_keep_count));
+            tsr_module_set_checkpoint_keep(layer, o->recompute.keep.at, o->recompute.keep.count));
     }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
     for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
@@ -151,7 +151,7 @@ static tsr_status check_job_options(const tsri_job_options *o)
         return TSR_RAISE(TSR_ERR_INVALID, "sequences of %lld tokens, the model has %lld positions",
                          (long long)o->seq, (long long)max_seq);
     }
-    if (o->offload_activations && o->checkpoint_every < 1) {
+    if (o->recompute.offload && o->recompute.every < 1) {
         return TSR_RAISE(
             TSR_ERR_INVALID,
             "activations are offloaded where they are checkpointed, which no block is");

@@ -17,35 +17,44 @@
 
 #define TSRI_JOB_MAX_NAMES 64
 
+/** Words of the configuration, borrowed. */
+typedef struct tsri_job_names {
+    const char *at[TSRI_JOB_MAX_NAMES];
+    int count;
+} tsri_job_names;
+
+/** Activation checkpointing: blocks that backward runs again. */
+typedef struct tsri_job_recompute {
+    int every;           /* n-th block; 0: none */
+    tsri_job_names keep; /* operations that those run once, by name */
+    bool offload;        /* what those blocks keep waits in host memory */
+} tsri_job_recompute;
+
 typedef struct tsri_job_options {
     tsri_model_spec model;
     tsr_mesh_axis axes[TSR_MESH_MAX_AXES];
     int axis_count;
     int data_axis_count;                      /* of data_axes; 0: all but the tp axis */
     const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
-    const char *tp_axis;   /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
-    const char *preset;    /* of tsr_fsdp_preset; NULL: hsdp */
-    tsr_fsdp_options fsdp; /* dtypes, reshard, prefetch; levels and patterns are not read */
-    const char *split_cols[TSRI_JOB_MAX_NAMES]; /* patterns: split along dim 1; borrowed */
-    const char *ignored[TSRI_JOB_MAX_NAMES];    /* patterns: taken by no unit; borrowed */
-    int split_cols_count, ignored_count;
+    const char *tp_axis;       /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
+    const char *preset;        /* of tsr_fsdp_preset; NULL: hsdp */
+    tsr_fsdp_options fsdp;     /* dtypes, reshard, prefetch; levels and patterns are not read */
+    tsri_job_names split_cols; /* patterns: split along dim 1 */
+    tsri_job_names ignored;    /* patterns: taken by no unit */
     tsr_optimizer_options optim;
     tsr_loss_scale_options loss_scale;
     uint64_t seed;
     int64_t batch; /* sequences per micro-batch over the whole job */
     int64_t seq;
-    int micro_batches;      /* 0: 1 */
-    int checkpoint_every;   /* activation checkpointing of every n-th block; 0: none */
+    int micro_batches; /* 0: 1 */
+    tsri_job_recompute recompute;
     bool rough;             /* a dry run plans memory in less time, some percent larger */
     int dry_threads;        /* per rank, that a dry run reckons workspace with; 0: 1 */
     bool no_tp;             /* no tp plan: tp is an axis like the others */
     bool sequence_parallel; /* the residual stream is Shard(sequence) on tp */
     bool one_unit;          /* the whole model is one unit; default: one per block */
-    const char *checkpoint_keep[TSRI_JOB_MAX_NAMES]; /* operations that those run once, by name */
-    int checkpoint_keep_count;
-    bool offload_activations; /* what checkpointed blocks keep waits in host memory */
-    bool scale_loss;          /* dynamic loss scaling by loss_scale */
-    bool forward_only;        /* no optimizer */
+    bool scale_loss;        /* dynamic loss scaling by loss_scale */
+    bool forward_only;      /* no optimizer */
     tsr_comm_options comm;
 } tsri_job_options;
 

@@ -352,6 +352,21 @@ tsr_status tsr_mesh_axis_ranks(const tsr_mesh *mesh, int axis, int rank, int *ra
     return TSR_OK;
 }
 
+static tsr_status check_mask(const tsr_mesh *mesh, unsigned axis_mask)
+{
+    char text[192];
+    int axis = mesh->axis_count;
+
+    if (axis_mask >> axis == 0) {
+        return TSR_OK;
+    }
+    while ((axis_mask >> axis & 1U) == 0) {
+        axis++;
+    }
+    return TSR_RAISE(TSR_ERR_INVALID, "axis %d of mesh %s, whose axes are 0 to %d", axis,
+                     tsr_mesh_format(mesh, text, sizeof(text)), mesh->axis_count - 1);
+}
+
 tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int rank, int *ranks,
                                int *count_out, int *index_out)
 {
@@ -361,10 +376,7 @@ tsr_status tsr_mesh_flat_ranks(const tsr_mesh *mesh, unsigned axis_mask, int ran
     int count = 1;
     int index = 0;
 
-    if (axis_mask >> mesh->axis_count != 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "mesh axis mask 0x%x, the mesh has %d axes", axis_mask,
-                         mesh->axis_count);
-    }
+    TSR_TRY(check_mask(mesh, axis_mask));
     TSR_TRY(tsr_mesh_coord(mesh, rank, coord));
     for (int i = 0; i < mesh->axis_count; i++) {
         if ((axis_mask >> i & 1U) != 0) {

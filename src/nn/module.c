@@ -50,8 +50,8 @@ tsr_status tsri_module_repath(tsr_module *module) // NOLINT(misc-no-recursion)
 void tsri_module_forget_params(tsr_module *module)
 {
     for (tsr_module *m = module; m != NULL; m = m->parent) {
-        tsri_free(&m->all_params);
-        m->all_count = 0;
+        tsri_free(&m->all_params.items);
+        m->all_params = (tsri_param_list){0};
     }
 }
 
@@ -89,11 +89,11 @@ tsr_module *tsr_module_retain(tsr_module *module)
 
 void tsri_module_forget_keep(tsr_module *module)
 {
-    for (int i = 0; i < module->checkpoint_keep_count; i++) {
-        tsri_free(&module->checkpoint_keep[i]);
+    for (int i = 0; i < module->recompute.keep_count; i++) {
+        tsri_free(&module->recompute.keep[i]);
     }
-    tsri_free(&module->checkpoint_keep);
-    module->checkpoint_keep_count = 0;
+    tsri_free(&module->recompute.keep);
+    module->recompute.keep_count = 0;
 }
 
 void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the module tree
@@ -128,7 +128,7 @@ void tsr_module_release(tsr_module **pointer) // NOLINT(misc-no-recursion): the 
     tsri_free(&module->params);
     tsri_free(&module->param_names);
     tsri_free(&module->children);
-    tsri_free(&module->all_params);
+    tsri_free(&module->all_params.items);
     tsri_free(&module->name);
     tsri_free(&module->path);
     tsr_comm_release(&module->comm);
@@ -371,14 +371,9 @@ tsr_module *tsri_module_root(tsr_module *module)
     return module;
 }
 
-typedef struct param_list {
-    tsr_param **items;
-    int count, capacity;
-} param_list;
-
 static tsr_status collect_params(tsr_module *module, void *context)
 {
-    param_list *list = context;
+    tsri_param_list *list = context;
 
     TSR_TRY(tsri_grow(&list->items, &list->capacity, list->count + module->param_count,
                       sizeof(tsr_param *)));
@@ -391,18 +386,17 @@ static tsr_status collect_params(tsr_module *module, void *context)
 tsr_status tsr_module_params(tsr_module *module, tsr_param *const **out, int *count_out)
 {
     TSRI_WANT(module, out, count_out);
-    if (module->all_params == NULL) {
-        param_list list = {0};
+    if (module->all_params.items == NULL) {
+        tsri_param_list list = {0};
         const tsr_status status = tsri_module_walk(module, collect_params, &list);
 
         if (status != TSR_OK) {
             tsri_free(&list.items);
             return tsr_error_pass(status, __FILE__, __LINE__, __func__);
         }
-        module->all_params = list.items;
-        module->all_count = list.count;
+        module->all_params = list;
     }
-    *out = module->all_params;
-    *count_out = module->all_count;
+    *out = module->all_params.items;
+    *count_out = module->all_params.count;
     return TSR_OK;
 }

@@ -74,10 +74,10 @@ static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const 
 
     for (int i = 0; i < in_count; i++) {
         inputs[i] = in[i];
-        TSR_TRY(cast(module->in_dtype, tape, &inputs[i]));
+        TSR_TRY(cast(module->in.dtype, tape, &inputs[i]));
     }
     if (in_count > 0) {
-        TSR_TRY(cross(&module->in_border, tape, &inputs[0]));
+        TSR_TRY(cross(&module->in, tape, &inputs[0]));
     }
     *out = NULL;
     module->running = true;
@@ -89,8 +89,8 @@ static tsr_status run_forward(void *context, tsr_tape *tape, tsr_dtensor *const 
         return TSR_RAISE(TSR_ERR_INVALID, "the forward of module \"%s\" returned without an output",
                          module->path);
     }
-    TSR_TRY(cast(module->out_dtype, tape, out));
-    TSR_TRY(cross(&module->out_border, tape, out));
+    TSR_TRY(cast(module->out.dtype, tape, out));
+    TSR_TRY(cross(&module->out, tape, out));
     return TSR_OK;
 }
 
@@ -134,10 +134,10 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
         TSR_TRY(hooks->before_forward(module->hook_context, tape));
         TSR_TRY(tsri_tape_marker(tape, backward_leaves, module));
     }
-    if (module->checkpoint) {
-        const tsri_part_options options = {.offload = module->checkpoint_offload,
-                                           .keep = (const char *const *)module->checkpoint_keep,
-                                           .keep_count = module->checkpoint_keep_count};
+    if (module->recompute.on) {
+        const tsri_part_options options = {.offload = module->recompute.offload,
+                                           .keep = (const char *const *)module->recompute.keep,
+                                           .keep_count = module->recompute.keep_count};
 
         /* Before nothing is recorded: what comes first may leave markers. */
         TSR_TRY(tell_root(module, tape, false));
@@ -155,13 +155,13 @@ static tsr_status call_hooked(tsr_module *module, tsr_tape *tape, tsr_dtensor *c
 void tsr_module_set_checkpoint(tsr_module *module, bool on)
 {
     TSRI_WANT_VOID(module);
-    module->checkpoint = on;
+    module->recompute.on = on;
 }
 
 void tsr_module_set_checkpoint_offload(tsr_module *module, bool on)
 {
     TSRI_WANT_VOID(module);
-    module->checkpoint_offload = on;
+    module->recompute.offload = on;
 }
 
 tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const char *const *ops, int count)
@@ -172,10 +172,10 @@ tsr_status tsr_module_set_checkpoint_keep(tsr_module *module, const char *const 
     tsr_status status = TSR_OK;
 
     tsri_module_forget_keep(module);
-    TSR_TRY(tsri_alloc((size_t)count, sizeof(char *), &module->checkpoint_keep));
+    TSR_TRY(tsri_alloc((size_t)count, sizeof(char *), &module->recompute.keep));
     for (int i = 0; i < count; i++) {
-        TSR_TRY_GOTO(status, tsri_strdup(ops[i], &module->checkpoint_keep[i]), forget);
-        module->checkpoint_keep_count = i + 1;
+        TSR_TRY_GOTO(status, tsri_strdup(ops[i], &module->recompute.keep[i]), forget);
+        module->recompute.keep_count = i + 1;
     }
     return TSR_OK;
 forget:

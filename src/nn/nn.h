@@ -22,14 +22,29 @@ typedef struct tsri_module_hooks {
     void (*release)(void *context); /* with the module */
 } tsri_module_hooks;
 
-/** A placement that an activation gets on one axis where it enters or leaves a module. */
+/** What an activation gets where it enters or leaves a module: a placement on one axis, a type. */
 typedef struct tsri_border {
     bool set;
     int axis, dim; /* dim of a Shard; -1: the last */
     tsr_placement_kind kind;
+    tsr_dtype dtype; /* of what is floating; 0: as it is */
 } tsri_border;
 
-struct tsr_module {
+/** Activation checkpointing: backward runs the forward again. */
+typedef struct tsri_module_recompute {
+    bool on;
+    char **keep; /* names of operations that it does not run again; owned */
+    int keep_count;
+    bool offload; /* the inputs wait for it in host memory */
+} tsri_module_recompute;
+
+/** Parameters of a module and of all below it. */
+typedef struct tsri_param_list {
+    tsr_param **items;
+    int count, capacity;
+} tsri_param_list;
+
+struct tsr_module { /* lint: a node of the tree, and what runs at it */
     int owners;
     tsr_comm *comm;
     tsr_module *parent;   /* borrowed; NULL for a root */
@@ -45,20 +60,15 @@ struct tsr_module {
     int param_count, param_capacity;
     tsr_module **children;
     int child_count, child_capacity;
-    tsr_param **all_params; /* cache of tsr_module_params */
-    int all_count;
-    tsri_border in_border, out_border; /* of the first input; of the output */
-    tsr_dtype in_dtype, out_dtype;  /* what floating inputs and the output are cast to; 0: as is */
+    tsri_param_list all_params;     /* cache of tsr_module_params */
+    tsri_border in, out;            /* of the first input (the type: of all), of the output */
     const tsri_module_hooks *hooks; /* NULL: none */
     void *hook_context;
     bool materialized;
-    int order;              /* in the model, in order of creation; from materialisation on */
-    bool running;           /* its forward is under way */
-    int in_count;           /* inputs that its forward takes; 0: it does not say */
-    bool checkpoint;        /* backward runs the forward again */
-    char **checkpoint_keep; /* names of operations that it does not run again; owned */
-    int checkpoint_keep_count;
-    bool checkpoint_offload; /* and the inputs wait for it in host memory */
+    int order;    /* in the model, in order of creation; from materialisation on */
+    bool running; /* its forward is under way */
+    int in_count; /* inputs that its forward takes; 0: it does not say */
+    tsri_module_recompute recompute;
 };
 
 /** Call visit(module, context) for module and all below it, parents first, in order of creation. */

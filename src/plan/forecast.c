@@ -462,8 +462,8 @@ static void set_layers(tsri_model_spec *spec, int layers)
 tsr_status tsri_forecast_sketch(const tsri_job_options *options, int size,
                                 const tsri_cluster *cluster, tsri_forecast *out)
 {
-    /* Every checkpoint_every-th block is checkpointed: whole periods. */
-    const int period = options->checkpoint_every > 1 ? options->checkpoint_every : 1;
+    /* Every recompute.every-th block is checkpointed: whole periods. */
+    const int period = options->recompute.every > 1 ? options->recompute.every : 1;
     const int layers = tsri_model_layers(&options->model);
     const int rest = layers % period;
     const int few = SKETCHED_LAYERS / period * period + rest;

@@ -43,7 +43,7 @@ typedef struct tsri_forecast_axes {
     tsri_span busy_range, exposed_range;
 } tsri_forecast_axes;
 
-typedef struct tsri_forecast {
+typedef struct tsri_forecast { /* lint: the printed forecast, figure by figure */
     char preset[TSRI_FORECAST_NAME_BYTES];
     char why[TSRI_FORECAST_WHY_BYTES];
     char peak[TSRI_FORECAST_NAME_BYTES];

@@ -110,7 +110,7 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
                   head->by_default ? "; the default, --cluster names another" : "",
                   tsri_forecast_mesh(o, mesh, sizeof(mesh)), o->micro_batches, (long long)o->batch,
                   (long long)o->seq,
-                  o->checkpoint_every > 0 ? "; activations are checkpointed" : "");
+                  o->recompute.every > 0 ? "; activations are checkpointed" : "");
     print_rows(head, stream);
     print_trust(c, stream);
 }

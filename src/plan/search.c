@@ -202,7 +202,7 @@ static tsr_status try_checkpointing(search *s, int data_ranks)
     list_micro_batches(s, data_ranks, &counts);
     limit = counts.count;
     for (int i = 0; i < 3 && limit > 0; i++) {
-        s->trial->options.checkpoint_every = every[i];
+        s->trial->options.recompute.every = every[i];
         TSR_TRY(find_micro_batches(s, &counts, limit, &limit));
     }
     return TSR_OK;
@@ -324,7 +324,7 @@ static void print_words(const tsri_job_options *o, FILE *stream)
         (void)fprintf(stream, "%s%s: %d", a > 0 ? ", " : "", o->axes[a].name, o->axes[a].size);
     }
     (void)fprintf(stream, "}' parallel.preset=%s train.micro_batches=%d%s%s\n", o->preset,
-                  o->micro_batches, checkpointing[o->checkpoint_every],
+                  o->micro_batches, checkpointing[o->recompute.every],
                   o->sequence_parallel ? " parallel.sequence_parallel=true" : "");
 }
 

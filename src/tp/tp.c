@@ -201,21 +201,15 @@ static tsr_status find_rule(application *app, const char *name, int *out)
     return TSR_OK;
 }
 
-static tsri_border make_border(const application *app, const tsr_module *module, tsr_tp_border kind)
+static void set_border(const application *app, const tsr_module *module, tsr_tp_border kind,
+                       tsri_border *border)
 {
     const int axis = tsr_mesh_axis_find(tsr_comm_mesh(module->comm), app->axis);
 
-    switch (kind) {
-    case TSR_TP_REPLICATED:
-        return (tsri_border){true, axis, 0, TSR_REPLICATE};
-    case TSR_TP_SEQUENCE:
-        return (tsri_border){true, axis, 1, TSR_SHARD};
-    case TSR_TP_FEATURES:
-        return (tsri_border){true, axis, -1, TSR_SHARD};
-    case TSR_TP_AS_IS:
-        break;
-    }
-    return (tsri_border){0};
+    border->set = kind != TSR_TP_AS_IS;
+    border->axis = axis;
+    border->kind = kind == TSR_TP_REPLICATED ? TSR_REPLICATE : TSR_SHARD;
+    border->dim = kind == TSR_TP_SEQUENCE ? 1 : kind == TSR_TP_FEATURES ? -1 : 0;
 }
 
 /* A rule for a module places its own weight and bias; one for a parameter that parameter. */
@@ -234,8 +228,8 @@ static tsr_status visit_module(tsr_module *module, void *context)
                              module->path);
         }
         if (!app->tries) {
-            module->in_border = make_border(app, module, style->input);
-            module->out_border = make_border(app, module, style->output);
+            set_border(app, module, style->input, &module->in);
+            set_border(app, module, style->output, &module->out);
         }
     }
     for (int i = 0; i < module->param_count; i++) {

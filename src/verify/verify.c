@@ -128,7 +128,7 @@ static tsr_status check_same_options(tsr_world *world, const tsri_verify_options
                    "reshard %d prefetch %d",
                    o->folder, o->mesh != NULL ? o->mesh : "of all ranks",
                    o->preset != NULL ? o->preset : "hsdp", (int)o->sequence_parallel,
-                   o->checkpoint_every, (int)o->reshard, o->prefetch_depth);
+                   o->recompute_every, (int)o->reshard, o->prefetch_depth);
     TSR_TRY(tsr_world_check_same(world, "what to verify", text, strlen(text)));
     return TSR_OK;
 }

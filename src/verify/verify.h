@@ -26,7 +26,7 @@ typedef struct tsri_verify_options {
     const char *mesh;   /* "replicate=2,shard=2,tp=2"; NULL: every rank on "shard" */
     const char *preset; /* of tsr_fsdp_preset; NULL: hsdp */
     bool sequence_parallel;
-    int checkpoint_every; /* activation checkpointing of every n-th block; 0: none */
+    int recompute_every; /* activation checkpointing of every n-th block; 0: none */
     tsr_reshard reshard;
     int prefetch_depth; /* as tsr_fsdp_options: units ahead plus one; 0: default */
     /* For tests of the comparison itself: called where a step's gradients are final, before they

@@ -278,7 +278,7 @@ void tsri_verify_job_options(const verify_case *c, const tsri_verify_options *op
         .axis_count = c->mesh.count,
         .preset = options->preset,
         .sequence_parallel = options->sequence_parallel,
-        .checkpoint_every = options->checkpoint_every,
+        .recompute.every = options->recompute_every,
         .fsdp = {.param_dtype = TSR_F32,
                  .reduce_dtype = TSR_F32,
                  .reshard_after_forward = options->reshard,

@@ -51,7 +51,7 @@ static void draw_once(source *s, int ranks, tsri_verify_options *out, char *mesh
     out->mesh = mesh;
     out->preset = presets[draw_below(s, 6)];
     out->sequence_parallel = draw_below(s, 2) == 1;
-    out->checkpoint_every = draw_below(s, 3);
+    out->recompute_every = draw_below(s, 3);
     out->reshard = (tsr_reshard)draw_below(s, 3);
     out->prefetch_depth = 1 + draw_below(s, 3);
 }

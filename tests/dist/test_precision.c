@@ -460,9 +460,9 @@ static void check_activations(tsri_job_options o, int every)
     tsr_world *world = open_world();
 
     o.model.llama.layers = 2 * LAYERS;
-    o.checkpoint_every = every;
+    o.recompute.every = every;
     curve plain = run(world, &o);
-    o.offload_activations = true;
+    o.recompute.offload = true;
     curve moved = run(world, &o);
 
     for (int i = 0; i < STEPS; i++) {
@@ -488,8 +488,8 @@ static void offloaded_activations_change_no_bit(void)
 
     check_activations(o, 1);
     check_activations(o, 2);
-    o.checkpoint_keep[o.checkpoint_keep_count++] = "attention";
-    o.checkpoint_keep[o.checkpoint_keep_count++] = "linear";
+    o.recompute.keep.at[o.recompute.keep.count++] = "attention";
+    o.recompute.keep.at[o.recompute.keep.count++] = "linear";
     check_activations(o, 1);
     o.fsdp.param_dtype = TSR_BF16;
     o.fsdp.offload_params = true;
@@ -514,13 +514,13 @@ static void kept_results_change_no_bit(void)
     o.axes[1].name = "tp";
     for (int sequence = 0; sequence <= 1; sequence++) {
         o.sequence_parallel = sequence != 0;
-        o.checkpoint_every = 1;
-        o.checkpoint_keep_count = 0;
+        o.recompute.every = 1;
+        o.recompute.keep.count = 0;
         curve plain = run(world, &o);
 
         for (int n = 1; n <= 6; n++) {
-            o.checkpoint_keep[n - 1] = names[n - 1];
-            o.checkpoint_keep_count = n;
+            o.recompute.keep.at[n - 1] = names[n - 1];
+            o.recompute.keep.count = n;
             curve kept = run(world, &o);
 
             for (int i = 0; i < STEPS; i++) {

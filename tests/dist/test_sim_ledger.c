@@ -85,7 +85,7 @@ static tsri_job_options options_of(const variant *v, const char *preset, const i
                           .seq = SEQ,
                           .micro_batches = v->micro_batches,
                           .sequence_parallel = v->sequence,
-                          .checkpoint_every = v->checkpoint ? 1 : 0,
+                          .recompute.every = v->checkpoint ? 1 : 0,
                           .scale_loss = v->scale_loss,
                           .dry_threads = tsri_cpu_default_threads(tsr_test_size()),
                           .seed = 3,

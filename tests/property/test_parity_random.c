@@ -142,7 +142,7 @@ static tsri_job_options random_job(chance *c)
     o.fsdp.reshard_after_forward = (tsr_reshard)pick(c, 3);
     o.fsdp.prefetch_depth = pick(c, 4);
     o.one_unit = pick(c, 4) == 0;
-    o.checkpoint_every = pick(c, 3);
+    o.recompute.every = pick(c, 3);
     o.sequence_parallel = tp_size(&o) > 1 && pick(c, 2) == 0;
     o.seed = tsri_rng_word(c->key, c->index++);
     o.optim = (tsr_optimizer_options){.eps = 1e-4, .weight_decay = 0.1};
@@ -162,7 +162,7 @@ static void print_job(const tsri_job_options *o, int round)
                   "checkpoint %d sequence %d, %d x %lld x %lld tokens\n",
                   round, o->axes[0].name, o->axes[0].size, o->axes[1].name, o->axes[1].size,
                   o->axes[2].name, o->axes[2].size, o->preset, (int)o->fsdp.reshard_after_forward,
-                  o->fsdp.prefetch_depth, (int)o->one_unit, o->checkpoint_every,
+                  o->fsdp.prefetch_depth, (int)o->one_unit, o->recompute.every,
                   (int)o->sequence_parallel, o->micro_batches, (long long)o->batch,
                   (long long)o->seq);
     if (o->model.arch == TSRI_ARCH_GPT2) {

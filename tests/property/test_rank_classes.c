@@ -82,7 +82,7 @@ static tsri_job_options options_of(const setting *s, const char *preset)
         .batch = s->batch,
         .seq = s->seq,
         .micro_batches = s->micro_batches,
-        .checkpoint_every = s->checkpoint ? 1 : 0,
+        .recompute.every = s->checkpoint ? 1 : 0,
         .sequence_parallel = s->sequence_parallel,
         .one_unit = s->one_unit,
         .seed = 1};
@@ -273,7 +273,7 @@ static tsri_job_options large_job(const char *preset, int replicate, int shard, 
                           .preset = preset,
                           .batch = 1024,
                           .seq = 2048,
-                          .checkpoint_every = 1,
+                          .recompute.every = 1,
                           .seed = 1};
 
     o.fsdp.param_dtype = TSR_BF16;

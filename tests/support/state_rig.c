@@ -52,8 +52,8 @@ static tsri_job_options options_of(const state_layout *l)
     o.scale_loss = (l->extras & SCALED) != 0;
     o.loss_scale = (tsr_loss_scale_options){.init = 64.0, .interval = 3};
     if ((l->extras & SPLIT_COLS) != 0) {
-        o.split_cols[0] = "layers.*.mlp.down.weight";
-        o.split_cols_count = 1;
+        o.split_cols.at[0] = "layers.*.mlp.down.weight";
+        o.split_cols.count = 1;
     }
     return o;
 }

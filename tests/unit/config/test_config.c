@@ -105,10 +105,10 @@ static void every_key_of_the_design(void)
     CHECK_EQ(job.fsdp.prefetch_depth, 3);
     CHECK_EQ(job.fsdp.backward_prefetch, TSR_PREFETCH_POST);
     CHECK_EQ(job.fsdp.reshard_group, 2);
-    REQUIRE_EQ(job.split_cols_count, 1);
-    CHECK_STR(job.split_cols[0], "layers.*.mlp.down.weight");
-    REQUIRE_EQ(job.ignored_count, 2);
-    CHECK_STR(job.ignored[1], "head.weight");
+    REQUIRE_EQ(job.split_cols.count, 1);
+    CHECK_STR(job.split_cols.at[0], "layers.*.mlp.down.weight");
+    REQUIRE_EQ(job.ignored.count, 2);
+    CHECK_STR(job.ignored.at[1], "head.weight");
     CHECK(job.one_unit);
     CHECK(job.optim.offload && job.fsdp.offload_grads && !job.fsdp.offload_params);
     CHECK(!job.scale_loss);
@@ -141,7 +141,7 @@ static void defaults_hold(void)
     CHECK_EQ(job.fsdp.prefetch_depth, 2);
     CHECK_EQ(job.fsdp.backward_prefetch, TSR_PREFETCH_PRE);
     CHECK_EQ(job.fsdp.reshard_group, 0);
-    CHECK_EQ(job.split_cols_count + job.ignored_count, 0);
+    CHECK_EQ(job.split_cols.count + job.ignored.count, 0);
     CHECK_EQ(job.optim.kind, TSR_ADAMW);
     CHECK_EQ(job.data_axis_count, 0);
     CHECK_EQ(config->train.steps, 200);
@@ -168,10 +168,10 @@ static void types_and_places(void)
     CHECK_EQ(job.fsdp.param_dtype, TSR_F16);
     CHECK_EQ(job.fsdp.reduce_dtype, TSR_F16);
     CHECK(!job.fsdp.offload_params && job.fsdp.offload_grads && job.optim.offload);
-    CHECK(job.offload_activations);
-    REQUIRE_EQ(job.checkpoint_keep_count, 2);
-    CHECK_STR(job.checkpoint_keep[1], "attention");
-    CHECK_EQ(job.checkpoint_every, 2);
+    CHECK(job.recompute.offload);
+    REQUIRE_EQ(job.recompute.keep.count, 2);
+    CHECK_STR(job.recompute.keep.at[1], "attention");
+    CHECK_EQ(job.recompute.every, 2);
     CHECK(job.scale_loss); /* by itself, for f16 */
     CHECK(job.loss_scale.init == 1024.0);
     CHECK_EQ(job.loss_scale.interval, 2000);
@@ -384,7 +384,7 @@ static void lists_have_limits(void)
     REQUIRE(config != NULL);
     REQUIRE_OK(tsri_config_fit(config, 2, 1, NULL));
     tsri_job_from_config(config, false, &job);
-    CHECK_EQ(job.ignored_count, TSRI_OPTION_MAX_NAMES);
+    CHECK_EQ(job.ignored.count, TSRI_OPTION_MAX_NAMES);
     tsri_config_free(&config);
     (void)snprintf(word + used, sizeof(word) - used, ", more]");
     refuse_word(word, TSR_ERR_INVALID, "parallel.ignored has 65 entries, at most 64 are possible");

@@ -292,10 +292,10 @@ static void patterns_reach_their_units(void)
     int frozen = 0;
     rig r;
 
-    o.split_cols[0] = "layers.*.mlp.down.weight";
-    o.split_cols_count = 1;
-    o.ignored[0] = "layers.1.attn.o.weight";
-    o.ignored_count = 1;
+    o.split_cols.at[0] = "layers.*.mlp.down.weight";
+    o.split_cols.count = 1;
+    o.ignored.at[0] = "layers.1.attn.o.weight";
+    o.ignored.count = 1;
     REQUIRE_OK(open_rig(&o, 0, &r));
     for (int i = 0; i < r.job->param_count; i++) {
         const tsr_param *p = r.job->params[i];
@@ -309,7 +309,7 @@ static void patterns_reach_their_units(void)
     CHECK_EQ(frozen, 1);
     CHECK_OK(step(&r, 0));
     close_rig(&r);
-    o.ignored[0] = "layers.7.*";
+    o.ignored.at[0] = "layers.7.*";
     CHECK_STATUS(TSR_ERR_INVALID, open_rig(&o, 0, &r));
     close_rig(&r);
 }

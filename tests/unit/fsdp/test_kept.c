@@ -42,7 +42,7 @@ static size_t peak_of(int layers, const setting *s)
                                 .axes = {{"shard", 1}, {"tp", s->tp}},
                                 .axis_count = 2,
                                 .sequence_parallel = s->sequence_parallel,
-                                .checkpoint_every = s->checkpoint ? 1 : 0,
+                                .recompute.every = s->checkpoint ? 1 : 0,
                                 .batch = 8,
                                 .seq = TOKENS / 8,
                                 .seed = 1};

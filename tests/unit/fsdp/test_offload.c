@@ -198,8 +198,8 @@ static void inputs_go_down_and_come_up(void)
     size_t host = 0;
     rig r;
 
-    o.checkpoint_every = 1;
-    o.offload_activations = true;
+    o.recompute.every = 1;
+    o.recompute.offload = true;
     REQUIRE_OK(open_rig(&o, &r));
     tsri_recorder_clear(device_of(&r));
     CHECK_OK(step(&r, 0));
@@ -243,10 +243,10 @@ static void named_operations_run_once(void)
         rig r;
 
         o.seq = 64;
-        o.checkpoint_every = 1;
-        o.checkpoint_keep_count = kept;
-        o.checkpoint_keep[0] = names[0];
-        o.checkpoint_keep[1] = names[1];
+        o.recompute.every = 1;
+        o.recompute.keep.count = kept;
+        o.recompute.keep.at[0] = names[0];
+        o.recompute.keep.at[1] = names[1];
         REQUIRE_OK(open_rig(&o, &r));
         tsri_recorder_clear(device_of(&r));
         CHECK_OK(step(&r, 0));
@@ -276,8 +276,8 @@ static void activations_at_peak(int layers, int64_t seq, bool offload, size_t *o
 
     o.model.llama.layers = layers;
     o.seq = seq;
-    o.checkpoint_every = 1;
-    o.offload_activations = offload;
+    o.recompute.every = 1;
+    o.recompute.offload = offload;
     REQUIRE_OK(open_rig(&o, &r));
     CHECK_OK(step(&r, 0));
     CHECK_OK(step(&r, 1));
@@ -364,9 +364,9 @@ static void dropped_edges_of_inputs_are_races(void)
     int waits = 0;
     int races = 0;
 
-    o.checkpoint_every = 1;
+    o.recompute.every = 1;
     dropped_waits(&o, &plain_waits, &plain_races);
-    o.offload_activations = true;
+    o.recompute.offload = true;
     dropped_waits(&o, &waits, &races);
     printf("# %d of %d dropped waits are races; without offload %d of %d\n", races, waits,
            plain_races, plain_waits);

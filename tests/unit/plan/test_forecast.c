@@ -305,7 +305,7 @@ static void test_sketch(void)
     o.model.llama.layers = 24;
     o.batch = 8;
     for (int every = 0; every <= 2; every++) {
-        o.checkpoint_every = every;
+        o.recompute.every = every;
         o.micro_batches = 1 + 5 * every;
         CHECK_OK(tsri_forecast_run(&o, 8, &cluster, NULL, &full));
         CHECK_OK(tsri_forecast_sketch(&o, 8, &cluster, &sketched));

@@ -48,25 +48,17 @@ static void add_shape(shapes *list, const char *name, int64_t out, int64_t in)
     (void)snprintf(s->names + used, sizeof(s->names) - used, "%s%s", used > 0 ? ", " : "", name);
 }
 
-static void list_llama(const tsr_llama_config *c, shapes *list)
+static void list_shapes(const tsri_model_spec *spec, shapes *list)
 {
-    const int64_t head_dim = c->head_dim > 0 ? c->head_dim : c->dim / c->heads;
-    const int64_t kv_heads = c->kv_heads > 0 ? c->kv_heads : c->heads;
+    const int64_t q = spec->heads * tsri_model_head_dim(spec);
+    const int64_t kv = tsri_model_kv_heads(spec) * tsri_model_head_dim(spec);
 
-    add_shape(list, "q", c->heads * head_dim, c->dim);
-    add_shape(list, "k, v", kv_heads * head_dim, c->dim);
-    add_shape(list, "o", c->dim, c->heads * head_dim);
-    add_shape(list, "gate, up", c->ffn, c->dim);
-    add_shape(list, "down", c->dim, c->ffn);
-    add_shape(list, "head", c->vocab, c->dim);
-}
-
-static void list_gpt2(const tsr_gpt2_config *c, shapes *list)
-{
-    add_shape(list, "q, k, v, o", c->dim, c->dim);
-    add_shape(list, "up", c->ffn, c->dim);
-    add_shape(list, "down", c->dim, c->ffn);
-    add_shape(list, "head", c->vocab, c->dim);
+    add_shape(list, "q", q, spec->dim);
+    add_shape(list, "k, v", kv, spec->dim);
+    add_shape(list, "o", spec->dim, q);
+    add_shape(list, tsri_arch_get(spec->arch)->gated ? "gate, up" : "up", spec->ffn, spec->dim);
+    add_shape(list, "down", spec->dim, spec->ffn);
+    add_shape(list, "head", spec->vocab, spec->dim);
 }
 
 /* ---- one product ---- */
@@ -236,11 +228,7 @@ static tsr_status measure_products(gemm_bench *b, tsr_world *world,
         out->library_name[i] = l->name;
         out->library_found[i] = l->found;
     }
-    if (spec.arch == TSRI_ARCH_GPT2) {
-        list_gpt2(&spec.gpt2, &list);
-    } else {
-        list_llama(&spec.llama, &list);
-    }
+    list_shapes(&spec, &list);
     out->ceiling_count = (device->backend->caps & TSR_CAP_BF16) != 0 ? 2 : 1;
     for (int c = 0; c < out->ceiling_count; c++) {
         out->ceiling[c].dtype = c == 0 ? TSR_F32 : TSR_BF16;

@@ -208,7 +208,7 @@ out:
 static tsr_status fill_batch(tsri_job *job, int64_t step)
 {
     const int64_t count = job->row_count * job->options.seq;
-    const int64_t vocab = tsri_model_vocab(&job->options.model);
+    const int64_t vocab = job->options.model.vocab;
     int32_t *ids = NULL;
     tsr_status status = TSR_OK;
 

@@ -16,8 +16,7 @@ static const double kernels_share = 0.5; /* of the time, where there are links *
 /* A unit of the model is about a block; its parameters travel in f32 at the most. */
 static double unit_bytes(const tsri_job_options *job)
 {
-    return 4.0 * (double)tsri_model_param_count(&job->model) /
-           (tsri_model_layers(&job->model) + 1.0);
+    return 4.0 * (double)tsri_model_param_count(&job->model) / (job->model.layers + 1.0);
 }
 
 tsr_status tsri_probe(tsr_world *world, const tsri_job_options *job, double seconds,

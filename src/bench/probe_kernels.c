@@ -76,26 +76,17 @@ static int64_t share_of(int64_t whole, int ranks)
     return whole > ranks ? tsri_ceil_div(whole, ranks) : 1;
 }
 
-/* GPT-2's heads are as wide as dim says, so they stay. */
+/* Heads that are as wide as dim says stay. */
 static void shrink_model(tsri_model_spec *spec, int tp)
 {
-    tsr_llama_config *l = &spec->llama;
-    tsr_gpt2_config *g = &spec->gpt2;
-
-    if (spec->arch == TSRI_ARCH_GPT2) {
-        g->layers = g->layers < MOST_LAYERS ? g->layers : MOST_LAYERS;
-        g->ffn = share_of(g->ffn, tp);
-        g->vocab = share_of(g->vocab, tp);
-        return;
+    spec->layers = spec->layers < MOST_LAYERS ? spec->layers : MOST_LAYERS;
+    spec->ffn = share_of(spec->ffn, tp);
+    spec->vocab = share_of(spec->vocab, tp);
+    if (tsri_model_has(spec, TSRI_SIZE_HEAD_DIM)) {
+        spec->head_dim = tsri_model_head_dim(spec);
+        spec->kv_heads = (int)share_of(tsri_model_kv_heads(spec), tp);
+        spec->heads = (int)share_of(spec->heads, tp);
     }
-    const int kv_heads = l->kv_heads > 0 ? l->kv_heads : l->heads;
-
-    l->layers = l->layers < MOST_LAYERS ? l->layers : MOST_LAYERS;
-    l->head_dim = l->head_dim > 0 ? l->head_dim : l->dim / l->heads;
-    l->heads = (int)share_of(l->heads, tp);
-    l->kv_heads = (int)share_of(kv_heads, tp);
-    l->ffn = share_of(l->ffn, tp);
-    l->vocab = share_of(l->vocab, tp);
 }
 
 static void shrink(const tsri_job_options *job, int ranks, int threads, tsri_job_options *out)
@@ -135,7 +126,7 @@ static tsr_status check_memory(const tsri_job_options *options)
     if (status == TSR_ERR_NOMEM) {
         return TSR_RAISE(TSR_ERR_NOMEM,
                          "measuring kernels of this model's width, with %d layers on each rank: %s",
-                         tsri_model_layers(&options->model), tsr_error_message());
+                         options->model.layers, tsr_error_message());
     }
     TSR_TRY(status);
     return TSR_OK;
@@ -144,7 +135,7 @@ static tsr_status check_memory(const tsri_job_options *options)
 static tsr_status write_ids(tsri_job *job)
 {
     const int64_t count = job->row_count * job->options.seq;
-    const uint64_t vocab = (uint64_t)tsri_model_vocab(&job->options.model);
+    const uint64_t vocab = (uint64_t)job->options.model.vocab;
     int32_t *ids = NULL;
     tsr_status status = TSR_OK;
 
@@ -445,8 +436,8 @@ tsr_status tsri_probe_kernels(tsr_world *world, const tsri_job_options *job, dou
 
     out->threads = tsri_probe_threads(world, job);
     shrink(job, tsr_world_size(world), out->threads, &options);
-    out->layers = tsri_model_layers(&options.model);
-    p.block_count = (double)tsri_model_layers(&job->model) / out->layers;
+    out->layers = options.model.layers;
+    p.block_count = (double)job->model.layers / out->layers;
     out->rows = options.batch;
     out->seq = options.seq;
     const tsr_status status = measure_kernels(&p, &options, seconds, out);

@@ -18,48 +18,10 @@ enum {
     CHUNK_ELEMENTS = 1 << 18
 };
 
-typedef struct name_row {
-    const char *ours, *theirs; /* module within a block, or of the root */
-    bool linear;               /* Conv1D in GPT-2 */
-    int part, parts;
-} name_row;
-
-static const name_row llama_root[] = {
-    {"embed", "model.embed_tokens", false, 0, 1},
-    {"norm", "model.norm", false, 0, 1},
-    {"head", "lm_head", false, 0, 1},
-    {NULL, NULL, false, 0, 0},
-};
-static const name_row llama_block[] = {
-    {"norm1", "input_layernorm", false, 0, 1},   {"attn.q", "self_attn.q_proj", false, 0, 1},
-    {"attn.k", "self_attn.k_proj", false, 0, 1}, {"attn.v", "self_attn.v_proj", false, 0, 1},
-    {"attn.o", "self_attn.o_proj", false, 0, 1}, {"norm2", "post_attention_layernorm", false, 0, 1},
-    {"mlp.gate", "mlp.gate_proj", false, 0, 1},  {"mlp.up", "mlp.up_proj", false, 0, 1},
-    {"mlp.down", "mlp.down_proj", false, 0, 1},  {NULL, NULL, false, 0, 0},
-};
-static const name_row gpt2_root[] = {
-    {"embed", "transformer.wte", false, 0, 1},
-    {"pos", "transformer.wpe", false, 0, 1},
-    {"norm", "transformer.ln_f", false, 0, 1},
-    {"head", "lm_head", false, 0, 1},
-    {NULL, NULL, false, 0, 0},
-};
-static const name_row gpt2_block[] = {
-    {"norm1", "ln_1", false, 0, 1},
-    {"attn.q", "attn.c_attn", true, 0, 3},
-    {"attn.k", "attn.c_attn", true, 1, 3},
-    {"attn.v", "attn.c_attn", true, 2, 3},
-    {"attn.o", "attn.c_proj", true, 0, 1},
-    {"norm2", "ln_2", false, 0, 1},
-    {"mlp.up", "mlp.c_fc", true, 0, 1},
-    {"mlp.down", "mlp.c_proj", true, 0, 1},
-    {NULL, NULL, false, 0, 0},
-};
-
 /* The row whose module is the first length characters of name. */
-static const name_row *find_row(const name_row *rows, const char *name, size_t length)
+static const tsri_file_name *find_row(const tsri_file_name *rows, const char *name, size_t length)
 {
-    for (const name_row *row = rows; row->ours != NULL; row++) {
+    for (const tsri_file_name *row = rows; row->ours != NULL; row++) {
         if (strlen(row->ours) == length && strncmp(row->ours, name, length) == 0) {
             return row;
         }
@@ -69,17 +31,12 @@ static const name_row *find_row(const name_row *rows, const char *name, size_t l
 
 static const char head_name[] = "lm_head.weight";
 
-static bool is_tied(const tsri_model_spec *spec)
-{
-    return spec->arch == TSRI_ARCH_GPT2 ? !spec->gpt2.untied : spec->llama.tied;
-}
-
 tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_hf_place *out)
 {
-    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
+    const tsri_arch_info *arch = tsri_arch_get(spec->arch);
     const char *leaf = strrchr(param, '.');
     const char *module = param;
-    const name_row *row = NULL;
+    const tsri_file_name *row = NULL;
     long layer = -1;
     int n = 0;
 
@@ -90,18 +47,16 @@ tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_h
         module = *end == '.' ? end + 1 : end;
     }
     if (leaf != NULL && leaf > module) {
-        const name_row *root = gpt2 ? gpt2_root : llama_root;
-        const name_row *block = gpt2 ? gpt2_block : llama_block;
-
-        row = find_row(layer >= 0 ? block : root, module, (size_t)(leaf - module));
+        row = find_row(layer >= 0 ? arch->block_names : arch->root_names, module,
+                       (size_t)(leaf - module));
     }
     if (row == NULL) {
         return TSR_RAISE(TSR_ERR_INVALID, "parameter %s has no place in a %s checkpoint", param,
-                         gpt2 ? "gpt2" : "llama");
+                         arch->name);
     }
     if (layer >= 0) {
-        n = snprintf(out->name, sizeof(out->name), "%s.%ld.%s%s",
-                     gpt2 ? "transformer.h" : "model.layers", layer, row->theirs, leaf);
+        n = snprintf(out->name, sizeof(out->name), "%s.%ld.%s%s", arch->block_name, layer,
+                     row->theirs, leaf);
     } else {
         n = snprintf(out->name, sizeof(out->name), "%s%s", row->theirs, leaf);
     }
@@ -109,8 +64,8 @@ tsr_status tsri_hf_locate(const tsri_model_spec *spec, const char *param, tsri_h
         return TSR_RAISE(TSR_ERR_INVALID, "parameter %s: its name in a checkpoint is too long",
                          param);
     }
-    out->twin = is_tied(spec) && strcmp(param, "embed.weight") == 0 ? head_name : NULL;
-    out->transposed = row->linear && strcmp(leaf, ".weight") == 0;
+    out->twin = spec->tied && strcmp(param, "embed.weight") == 0 ? head_name : NULL;
+    out->transposed = row->transposed && strcmp(leaf, ".weight") == 0;
     out->part = row->part;
     out->parts = row->parts;
     return TSR_OK;

@@ -186,7 +186,7 @@ static tsr_status read_rope(const reader *r, double *theta)
 
 /* ---- llama ---- */
 
-static tsr_status read_head_dim(const reader *r, tsr_llama_config *out)
+static tsr_status read_head_dim(const reader *r, tsri_model_spec *out)
 {
     TSR_TRY(read_size_or(r, "head_dim", TSRI_BOUND_HEAD_DIM, &out->head_dim));
     if (out->head_dim == 0 && out->dim % out->heads == 0) {
@@ -205,7 +205,7 @@ static tsr_status read_head_dim(const reader *r, tsr_llama_config *out)
     return TSR_OK;
 }
 
-static tsr_status read_llama_sizes(const reader *r, tsr_llama_config *out)
+static tsr_status read_llama_sizes(const reader *r, tsri_model_spec *out)
 {
     int64_t layers = 0;
     int64_t heads = 0;
@@ -231,7 +231,7 @@ static tsr_status read_llama_sizes(const reader *r, tsr_llama_config *out)
 }
 
 /* initializer_range 0 is our 0.02: what it would draw is read from the weights. */
-static tsr_status read_llama(const reader *r, tsr_llama_config *out)
+static tsr_status read_llama(const reader *r, tsri_model_spec *out)
 {
     static const char *const functions[] = {"silu", "swish", NULL};
 
@@ -263,7 +263,7 @@ static tsr_status check_gpt2(const reader *r)
     return TSR_OK;
 }
 
-static tsr_status read_gpt2_sizes(const reader *r, tsr_gpt2_config *out)
+static tsr_status read_gpt2_sizes(const reader *r, tsri_model_spec *out)
 {
     int64_t layers = 0;
     int64_t heads = 0;
@@ -285,41 +285,48 @@ static tsr_status read_gpt2_sizes(const reader *r, tsr_gpt2_config *out)
     return TSR_OK;
 }
 
-static tsr_status read_gpt2(const reader *r, tsr_gpt2_config *out)
+static tsr_status read_gpt2(const reader *r, tsri_model_spec *out)
 {
-    bool tied = true;
-
     TSR_TRY(check_gpt2(r));
     TSR_TRY(read_gpt2_sizes(r, out));
     TSR_TRY(read_real(r->config, "layer_norm_epsilon", r->file, TSRI_BOUND_NORM_EPS, 1e-5,
                       &out->norm_eps));
     TSR_TRY(read_real(r->config, "initializer_range", r->file, TSRI_BOUND_INIT_STD, 0.02,
                       &out->init_std));
-    TSR_TRY(read_flag(r, "tie_word_embeddings", true, &tied));
-    out->untied = !tied;
+    TSR_TRY(read_flag(r, "tie_word_embeddings", true, &out->tied));
     return TSR_OK;
 }
 
 /* ---- which ---- */
 
+typedef tsr_status (*read_fn)(const reader *r, tsri_model_spec *out);
+
 static tsr_status read_model(const reader *r, tsri_model_spec *out)
 {
-    tsri_model_spec spec = {.arch = TSRI_ARCH_LLAMA};
+    static const read_fn readers[TSRI_ARCH_COUNT] = {
+        [TSRI_ARCH_LLAMA] = read_llama,
+        [TSRI_ARCH_GPT2] = read_gpt2,
+    };
     const char *type = NULL;
+    char known[64] = "";
+    size_t used = 0;
 
     TSR_TRY(tsri_json_string(r->config, "model_type", r->file, &type));
-    if (strcmp(type, "llama") == 0) {
-        TSR_TRY(read_llama(r, &spec.llama));
-    } else if (strcmp(type, "gpt2") == 0) {
-        spec.arch = TSRI_ARCH_GPT2;
-        TSR_TRY(read_gpt2(r, &spec.gpt2));
-    } else {
-        return TSR_RAISE(TSR_ERR_UNSUPPORTED,
-                         "%s: model_type is \"%s\", known are \"llama\" and \"gpt2\"", r->file,
-                         type);
+    for (int i = 0; i < TSRI_ARCH_COUNT; i++) {
+        const tsri_arch_info *arch = tsri_arch_get((tsri_arch)i);
+
+        if (strcmp(type, arch->name) == 0) {
+            tsri_model_spec spec = arch->defaults;
+
+            TSR_TRY(readers[i](r, &spec));
+            *out = spec;
+            return TSR_OK;
+        }
+        used += (size_t)snprintf(known + used, sizeof(known) - used, "%s\"%s\"",
+                                 i > 0 ? " and " : "", arch->name);
     }
-    *out = spec;
-    return TSR_OK;
+    return TSR_RAISE(TSR_ERR_UNSUPPORTED, "%s: model_type is \"%s\", known are %s", r->file, type,
+                     known);
 }
 
 static tsr_status raise_no_config(const char *folder)

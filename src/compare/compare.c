@@ -246,7 +246,7 @@ static void describe_job(comparison *c)
     r->threads =
         config->run.threads > 0 ? (int)config->run.threads : tsri_cpu_default_threads(local);
     r->steps = c->steps;
-    r->arch = config->spec.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama";
+    r->arch = tsri_model_arch_name(&config->spec);
     r->params = tsri_model_param_count(&config->spec);
     r->batch = config->train.batch;
     r->seq = config->train.seq;

@@ -43,7 +43,7 @@ static tsr_status write_ids(const step_run *c, int64_t step)
 {
     tsri_job *job = c->job;
     const int64_t count = job->row_count * job->options.seq;
-    const uint64_t vocab = (uint64_t)tsri_model_vocab(&job->options.model);
+    const uint64_t vocab = (uint64_t)job->options.model.vocab;
     int32_t *ids = NULL;
     tsr_status status = TSR_OK;
 

@@ -75,24 +75,24 @@ static tsr_status find_source(const tsri_config *config, int *out)
 
 typedef struct size_key {
     const char *path;
-    bool llama, gpt2; /* who has it */
+    unsigned sizes; /* of tsri_model_size, of which an architecture has one; 0: all have it */
 } size_key;
 
 static const size_key size_keys[] = {
-    {"model.layers", true, true},
-    {"model.dim", true, true},
-    {"model.heads", true, true},
-    {"model.kv_heads", true, false},
-    {"model.ffn", true, true},
-    {"model.vocab", true, true},
-    {"model.positions", false, true},
-    {"model.head_dim", true, false},
-    {"model.rope_theta", true, false},
-    {"model.norm_eps", true, true},
-    {"model.dropout", false, true},
-    {"model.tied", true, true},
-    {"model.attention_bias", true, false},
-    {"model.mlp_bias", true, false},
+    {"model.layers", 0},
+    {"model.dim", 0},
+    {"model.heads", 0},
+    {"model.kv_heads", TSRI_SIZE_KV_HEADS},
+    {"model.ffn", 0},
+    {"model.vocab", 0},
+    {"model.positions", TSRI_SIZE_POSITIONS},
+    {"model.head_dim", TSRI_SIZE_HEAD_DIM},
+    {"model.rope_theta", TSRI_SIZE_ROPE},
+    {"model.norm_eps", 0},
+    {"model.dropout", TSRI_SIZE_DROPOUT},
+    {"model.tied", 0},
+    {"model.attention_bias", TSRI_SIZE_BIASES},
+    {"model.mlp_bias", TSRI_SIZE_BIASES},
 };
 
 static tsr_status raise_size(const tsri_config *config, const char *path, const char *text)
@@ -107,7 +107,8 @@ static tsr_status raise_size(const tsri_config *config, const char *path, const 
 
 static tsr_status check_keys(const tsri_config *config, const tsri_model_spec *spec, bool fixed)
 {
-    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
+    const tsri_arch_info *arch = tsri_arch_get(spec->arch);
+    char text[64];
 
     for (size_t i = 0; i < sizeof(size_keys) / sizeof(size_keys[0]); i++) {
         const size_key *key = &size_keys[i];
@@ -118,9 +119,9 @@ static tsr_status check_keys(const tsri_config *config, const tsri_model_spec *s
         if (fixed && strcmp(key->path, "model.tied") != 0) {
             return raise_size(config, key->path, "cannot be set beside model.hf");
         }
-        if (!(gpt2 ? key->gpt2 : key->llama)) {
-            return raise_size(config, key->path,
-                              gpt2 ? "is not a size of gpt2" : "is not a size of llama");
+        if (key->sizes != 0 && (arch->sizes & key->sizes) == 0) {
+            (void)snprintf(text, sizeof(text), "is not a size of %s", arch->name);
+            return raise_size(config, key->path, text);
         }
     }
     return TSR_OK;
@@ -136,40 +137,38 @@ static double given_number(double value, double otherwise)
     return value > 0.0 ? value : otherwise;
 }
 
-static bool tied(const tsri_config_model *m, bool otherwise)
-{
-    return m->tied == 0 ? otherwise : m->tied == 1;
-}
-
-static void apply_llama(const tsri_config_model *m, tsr_llama_config *c)
-{
-    c->layers = (int)given(m->layers, c->layers);
-    c->heads = (int)given(m->heads, c->heads);
-    c->kv_heads = (int)given(m->kv_heads, c->kv_heads);
-    c->dim = given(m->dim, c->dim);
-    c->ffn = given(m->ffn, c->ffn);
-    c->vocab = given(m->vocab, c->vocab);
-    c->head_dim = given(m->head_dim, c->head_dim);
-    c->rope_theta = given_number(m->rope_theta, c->rope_theta);
-    c->norm_eps = given_number(m->norm_eps, c->norm_eps);
-    c->attention_bias = c->attention_bias || m->attention_bias;
-    c->mlp_bias = c->mlp_bias || m->mlp_bias;
-    c->tied = tied(m, c->tied);
-}
-
-static void apply_gpt2(const tsri_config *config, tsr_gpt2_config *c)
+/* What is given in place of what spec has; keys that its architecture has not were refused. */
+static void apply_sizes(const tsri_config *config, tsri_model_spec *spec)
 {
     const tsri_config_model *m = &config->model;
 
-    c->layers = (int)given(m->layers, c->layers);
-    c->heads = (int)given(m->heads, c->heads);
-    c->dim = given(m->dim, c->dim);
-    c->ffn = given(m->ffn, c->ffn);
-    c->vocab = given(m->vocab, c->vocab);
-    c->positions = given(m->positions, given(c->positions, config->train.seq));
-    c->norm_eps = given_number(m->norm_eps, c->norm_eps);
-    c->dropout = given_number(m->dropout, c->dropout);
-    c->untied = !tied(m, !c->untied);
+    spec->layers = (int)given(m->layers, spec->layers);
+    spec->heads = (int)given(m->heads, spec->heads);
+    spec->kv_heads = (int)given(m->kv_heads, spec->kv_heads);
+    spec->dim = given(m->dim, spec->dim);
+    spec->ffn = given(m->ffn, spec->ffn);
+    spec->vocab = given(m->vocab, spec->vocab);
+    spec->head_dim = given(m->head_dim, spec->head_dim);
+    if (tsri_model_has(spec, TSRI_SIZE_POSITIONS)) {
+        spec->positions = given(m->positions, given(spec->positions, config->train.seq));
+    }
+    spec->rope_theta = given_number(m->rope_theta, spec->rope_theta);
+    spec->norm_eps = given_number(m->norm_eps, spec->norm_eps);
+    spec->dropout = given_number(m->dropout, spec->dropout);
+    spec->attention_bias = spec->attention_bias || m->attention_bias;
+    spec->mlp_bias = spec->mlp_bias || m->mlp_bias;
+    spec->tied = m->tied == 0 ? spec->tied : m->tied == 1;
+}
+
+static void find_arch(const char *name, tsri_model_spec *out)
+{
+    for (int i = 0; i < TSRI_ARCH_COUNT; i++) {
+        const tsri_arch_info *arch = tsri_arch_get((tsri_arch)i);
+
+        if (strcmp(arch->name, name) == 0) {
+            *out = arch->defaults;
+        }
+    }
 }
 
 static tsr_status check_sizes(const tsri_config *config)
@@ -203,17 +202,13 @@ tsr_status tsri_config_read_model(tsri_config *config)
     } else if (source == 1) {
         TSR_TRY(tsri_hf_read_config(m->hf, spec, config->model_notice));
     } else {
-        spec->arch = strcmp(m->arch, "gpt2") == 0 ? TSRI_ARCH_GPT2 : TSRI_ARCH_LLAMA;
+        find_arch(m->arch, spec); /* one of the key's choices */
         TSR_TRY(check_sizes(config));
     }
     TSR_TRY(check_keys(config, spec, source == 1));
     if (source == 1 && m->tied != 0) {
         tsri_hf_note(config->model_notice, "model.tied decides whether the head is the embedding");
     }
-    if (spec->arch == TSRI_ARCH_GPT2) {
-        apply_gpt2(config, &spec->gpt2);
-    } else {
-        apply_llama(m, &spec->llama);
-    }
+    apply_sizes(config, spec);
     return TSR_OK;
 }

@@ -9,23 +9,35 @@
 
 #include <string.h>
 
-/* The decoder's plan. Sequence parallelism begins where the residual stream does. */
+enum {
+    MOST_SPLITS = 8
+};
+
+/* The model's own rules. Sequence parallelism begins where the residual stream does. */
+static int list_tp_rules(const tsri_job_options *o, tsr_tp_rule rules[MOST_SPLITS])
+{
+    static const tsr_tp_kind kinds[] = {[TSRI_SPLIT_VOCAB] = TSR_TP_VOCAB,
+                                        [TSRI_SPLIT_COLUMN] = TSR_TP_COLUMN,
+                                        [TSRI_SPLIT_ROW] = TSR_TP_ROW};
+    int count = 0;
+
+    for (const tsri_split_rule *s = tsri_arch_get(o->model.arch)->splits; s->modules != NULL; s++) {
+        if (s->is_head && o->model.tied) {
+            continue;
+        }
+        TSRI_ASSERT(count < MOST_SPLITS);
+        rules[count++] = (tsr_tp_rule){
+            s->modules,
+            {.kind = kinds[s->split],
+             .output = s->begins_stream && o->sequence_parallel ? TSR_TP_SEQUENCE : TSR_TP_AS_IS}};
+    }
+    return count;
+}
+
 static tsr_status apply_tp(tsri_job *job)
 {
-    const tsri_model_spec *spec = &job->options.model;
-    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
-    const bool tied = gpt2 ? !spec->gpt2.untied : spec->llama.tied;
-    const tsr_tp_rule plan[] = {
-        {"embed",
-         {.kind = TSR_TP_VOCAB,
-          .output = job->options.sequence_parallel ? TSR_TP_SEQUENCE : TSR_TP_AS_IS}},
-        {"layers.*.attn.{q,k,v}", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.attn.o", {.kind = TSR_TP_ROW}},
-        {gpt2 ? "layers.*.mlp.up" : "layers.*.mlp.{gate,up}", {.kind = TSR_TP_COLUMN}},
-        {"layers.*.mlp.down", {.kind = TSR_TP_ROW}},
-        {"head", {.kind = TSR_TP_COLUMN}}, /* last: a tied model has none */
-    };
     const char *axis = job->options.tp_axis;
+    tsr_tp_rule rules[MOST_SPLITS];
 
     if (axis == NULL) {
         if (job->options.no_tp || tsr_mesh_axis_find(job->mesh, "tp") < 0) {
@@ -33,7 +45,7 @@ static tsr_status apply_tp(tsri_job *job)
         }
         axis = "tp";
     }
-    TSR_TRY(tsr_tp_apply(job->model, axis, plan, tied ? 5 : 6));
+    TSR_TRY(tsr_tp_apply(job->model, axis, rules, list_tp_rules(&job->options, rules)));
     return TSR_OK;
 }
 
@@ -81,25 +93,12 @@ static tsr_status make_unit(tsri_job *job, tsr_module *module)
     return TSR_OK;
 }
 
-/* Embedding and head, so that the root, which is gathered for the whole pass, holds a norm alone;
- * not where one is the other: a tied weight is the root's. */
-static tsr_status make_end_units(tsri_job *job)
-{
-    static const char *const ends[] = {"embed", "head"};
-
-    for (int i = 0; i < 2 && tsr_module_find(job->model, "head") != NULL; i++) {
-        TSR_TRY(make_unit(job, tsr_module_find(job->model, ends[i])));
-    }
-    return TSR_OK;
-}
-
 static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
 
-    for (int i = 0; o->recompute.every > 0 && i < tsri_model_layers(&o->model);
-         i += o->recompute.every) {
-        tsr_module *layer = tsri_model_layer(&o->model, job->model, i);
+    for (int i = 0; o->recompute.every > 0 && i < o->model.layers; i += o->recompute.every) {
+        tsr_module *layer = tsri_model_layer(job->model, i);
 
         tsr_module_set_checkpoint(layer, true);
         tsr_module_set_checkpoint_offload(layer, o->recompute.offload);
@@ -107,11 +106,11 @@ static tsr_status apply_fsdp(tsri_job *job)
             tsr_module_set_checkpoint_keep(layer, o->recompute.keep.at, o->recompute.keep.count));
     }
     TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
-    for (int i = 0; !o->one_unit && i < tsri_model_layers(&o->model); i++) {
-        TSR_TRY(make_unit(job, tsri_model_layer(&o->model, job->model, i)));
-    }
-    if (!o->one_unit) {
-        TSR_TRY(make_end_units(job));
+    tsr_module *unit = NULL;
+
+    for (int i = 0; !o->one_unit && (unit = tsri_model_unit(&o->model, job->model, i)) != NULL;
+         i++) {
+        TSR_TRY(make_unit(job, unit));
     }
     TSR_TRY(make_unit(job, job->model));
     return TSR_OK;
@@ -140,7 +139,7 @@ static tsr_status open_batch(tsri_job *job)
 
 static tsr_status check_job_options(const tsri_job_options *o)
 {
-    const int64_t max_seq = tsri_model_max_seq(&o->model);
+    const int64_t max_seq = o->model.positions;
 
     if (o->batch < 1 || o->seq < 1) {
         return TSR_RAISE(TSR_ERR_INVALID,

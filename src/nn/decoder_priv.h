@@ -5,7 +5,7 @@
 
 #include "tessera/layers.h"
 
-#include "nn/nn.h"
+#include "nn/model.h"
 
 typedef enum norm_kind {
     NORM_LAYER,
@@ -26,3 +26,5 @@ typedef struct decoder_config {
 
 tsr_status tsri_decoder_create(tsr_comm *comm, const decoder_config *config, tsr_module **out);
 tsr_module *tsri_decoder_layer(tsr_module *model, int index);
+
+extern const tsri_arch_info tsri_arch_gpt2, tsri_arch_llama;

@@ -14,19 +14,11 @@
 
 double tsri_model_token_flops(const tsri_model_spec *spec, int64_t seq, bool full)
 {
-    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
-    const tsr_llama_config *l = &spec->llama;
-    const tsr_gpt2_config *g = &spec->gpt2;
-    const double layers = (double)tsri_model_layers(spec);
-    const double dim = gpt2 ? (double)g->dim : (double)l->dim;
-    const double heads_dim =
-        gpt2 ? dim : (double)l->heads * (double)(l->head_dim > 0 ? l->head_dim : l->dim / l->heads);
-    const bool tied = gpt2 ? !g->untied : l->tied;
-    double looked_up = gpt2 ? (double)g->positions * dim : 0.0;
+    const double heads_dim = (double)(spec->heads * tsri_model_head_dim(spec));
+    const int64_t looked_up = (spec->positions + (spec->tied ? 0 : spec->vocab)) * spec->dim;
 
-    looked_up += tied ? 0.0 : (double)tsri_model_vocab(spec) * dim;
-    return 6.0 * ((double)tsri_model_param_count(spec) - looked_up) +
-           (full ? 12.0 : 6.0) * layers * heads_dim * (double)seq;
+    return 6.0 * (double)(tsri_model_param_count(spec) - looked_up) +
+           (full ? 12.0 : 6.0) * (double)spec->layers * heads_dim * (double)seq;
 }
 
 tsri_zero_row tsri_zero_ledger(double n, int d, int stage)
@@ -112,7 +104,7 @@ static size_t logits_bytes(const tsri_job *job)
     const tsri_arena *arena = tsri_comm_arena(job->comm);
     const int tp = tsr_mesh_axis_find(job->mesh, "tp");
     const int64_t split = tp >= 0 && !job->options.no_tp ? tsr_mesh_axis_size(job->mesh, tp) : 1;
-    const int64_t cols = (tsri_model_vocab(&job->options.model) + split - 1) / split;
+    const int64_t cols = (job->options.model.vocab + split - 1) / split;
     const size_t count = (size_t)(job->row_count * job->options.seq * cols);
     const tsr_dtype type = job->options.fsdp.param_dtype;
     const size_t size = tsr_dtype_size(type == TSR_DTYPE_DEFAULT ? TSR_F32 : type);
@@ -446,7 +438,7 @@ enum {
 tsr_status tsri_forecast_run(const tsri_job_options *options, int size, const tsri_cluster *cluster,
                              tsri_text *trace, tsri_forecast *out)
 {
-    const int affordable = EXACT_WORK / (tsri_model_layers(&options->model) + 1);
+    const int affordable = EXACT_WORK / (options->model.layers + 1);
     const int limit = affordable > LEAST_MICRO_BATCHES ? affordable : LEAST_MICRO_BATCHES;
 
     TSR_TRY(run_micro_batches(options, size, cluster, trace, limit, out));
@@ -454,17 +446,12 @@ tsr_status tsri_forecast_run(const tsri_job_options *options, int size, const ts
     return TSR_OK;
 }
 
-static void set_layers(tsri_model_spec *spec, int layers)
-{
-    *(spec->arch == TSRI_ARCH_GPT2 ? &spec->gpt2.layers : &spec->llama.layers) = layers;
-}
-
 tsr_status tsri_forecast_sketch(const tsri_job_options *options, int size,
                                 const tsri_cluster *cluster, tsri_forecast *out)
 {
     /* Every recompute.every-th block is checkpointed: whole periods. */
     const int period = options->recompute.every > 1 ? options->recompute.every : 1;
-    const int layers = tsri_model_layers(&options->model);
+    const int layers = options->model.layers;
     const int rest = layers % period;
     const int few = SKETCHED_LAYERS / period * period + rest;
     tsri_job_options o = *options;
@@ -477,13 +464,13 @@ tsr_status tsri_forecast_sketch(const tsri_job_options *options, int size,
         finish(options, size, cluster, out);
         return TSR_OK;
     }
-    set_layers(&o.model, few + period);
+    o.model.layers = few + period;
     TSR_TRY(run_micro_batches(&o, size, cluster, NULL, LEAST_MICRO_BATCHES - 1, out));
     if (!out->possible) {
         return TSR_OK;
     }
     TSR_TRY(tsri_alloc(1, sizeof(*fewer), &fewer));
-    set_layers(&o.model, few);
+    o.model.layers = few;
     TSR_TRY_GOTO(status, run_micro_batches(&o, size, cluster, NULL, LEAST_MICRO_BATCHES - 1, fewer),
                  free_fewer);
     add_more(fewer, out, (double)(layers - few - period) / (double)period);

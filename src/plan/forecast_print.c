@@ -102,11 +102,11 @@ void tsri_forecast_print_head(const tsri_forecast_head *head, FILE *stream)
                   "cluster  %s: %d devices on %d node%s of %d; file hash %016llx%s\n"
                   "mesh     %s\n"
                   "step     %d x %lld sequences of %lld tokens%s\n",
-                  o->model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
-                  params / (params < giga ? mega : giga), params < giga ? "million" : "billion",
-                  dtype_text(o->fsdp.param_dtype), dtype_text(o->fsdp.reduce_dtype),
-                  c->machine.name, head->size, (head->size + devices - 1) / devices,
-                  head->size > devices ? "s" : "", devices, (unsigned long long)c->hash,
+                  tsri_model_arch_name(&o->model), params / (params < giga ? mega : giga),
+                  params < giga ? "million" : "billion", dtype_text(o->fsdp.param_dtype),
+                  dtype_text(o->fsdp.reduce_dtype), c->machine.name, head->size,
+                  (head->size + devices - 1) / devices, head->size > devices ? "s" : "", devices,
+                  (unsigned long long)c->hash,
                   head->by_default ? "; the default, --cluster names another" : "",
                   tsri_forecast_mesh(o, mesh, sizeof(mesh)), o->micro_batches, (long long)o->batch,
                   (long long)o->seq,

@@ -211,8 +211,7 @@ tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream)
                   "mesh    %s\n"
                   "preset  %s; parameters gathered in %s, gradients reduced in %s\n"
                   "step    %d x %lld sequences of %lld tokens\n",
-                  o->model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
-                  (long long)tsri_model_param_count(&o->model),
+                  tsri_model_arch_name(&o->model), (long long)tsri_model_param_count(&o->model),
                   tsr_mesh_format(job->mesh, mesh, sizeof(mesh)),
                   o->preset != NULL ? o->preset : "hsdp", dtype_name(o->fsdp.param_dtype),
                   dtype_name(o->fsdp.reduce_dtype), o->micro_batches, (long long)o->batch,

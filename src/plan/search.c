@@ -45,11 +45,6 @@ static void add_size(sizes *list, int value)
     }
 }
 
-static int model_heads(const tsri_model_spec *spec)
-{
-    return spec->arch == TSRI_ARCH_GPT2 ? spec->gpt2.heads : spec->llama.heads;
-}
-
 /* ---- the results ---- */
 
 static void keep(tsri_search *out, const tsri_candidate *trial)
@@ -117,7 +112,7 @@ static tsr_status forecast_best(search *s)
     while (at < out->count && at < TSRI_SEARCH_SHOWN) {
         tsri_candidate *c = &out->best[at];
 
-        work += (int64_t)tsri_model_layers(&c->options.model) * c->options.micro_batches;
+        work += (int64_t)c->options.model.layers * c->options.micro_batches;
         if (at > 0 && work > FULL_WORK) {
             break;
         }
@@ -299,7 +294,7 @@ tsr_status tsri_search_run(const tsri_job_options *options, int size, const tsri
     TSR_TRY(tsri_alloc(1, sizeof(*s.trial), &s.trial));
     TSR_TRY_GOTO(status, tsri_alloc(1, sizeof(*s.fitting), &s.fitting), free_trial);
     for (int tp = 1; tp <= node && tp <= MAX_TP; tp++) {
-        if (node % tp == 0 && size % tp == 0 && model_heads(&options->model) % tp == 0 &&
+        if (node % tp == 0 && size % tp == 0 && options->model.heads % tp == 0 &&
             !(options->no_tp && tp > 1)) {
             TSR_TRY_GOTO(status, try_shards(&s, tp), free_trial);
         }

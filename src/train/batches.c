@@ -7,7 +7,7 @@
 
 tsr_status tsri_batches_open(const tsri_config *config, train_batches *batches)
 {
-    const int64_t vocab = tsri_model_vocab(&config->spec);
+    const int64_t vocab = config->spec.vocab;
 
     if (vocab < 256) {
         return TSR_RAISE(TSR_ERR_INVALID,

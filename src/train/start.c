@@ -255,7 +255,7 @@ static void tell_start(const training *t)
     const tsri_train_start start = {
         .run_dir = t->journal.folder.dir,
         .run_dir_taken = t->journal.folder.renamed,
-        .arch = t->options.model.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
+        .arch = tsri_model_arch_name(&t->options.model),
         .mesh = tsr_mesh_format(t->job->mesh, mesh, sizeof(mesh)),
         .weights = t->config->model_notice,
         .mesh_reason = t->config->mesh_reason,

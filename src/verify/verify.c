@@ -224,7 +224,7 @@ static void judge(const replay *r, const tsri_verify_options *options, tsri_veri
     const verify_case *c = &r->c;
 
     *out = (tsri_verify_report){
-        .arch = c->spec.arch == TSRI_ARCH_GPT2 ? "gpt2" : "llama",
+        .arch = tsri_model_arch_name(&c->spec),
         .preset = options->preset != NULL ? options->preset : "hsdp",
         .params = tsri_model_param_count(&c->spec),
         .batch = c->batch,

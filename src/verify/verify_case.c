@@ -185,7 +185,7 @@ static tsr_status find_tensor(const tsri_safetensors *st, const char *name, cons
 static tsr_status check_tokens(const verify_case *c, const tsri_safetensors_tensor *t,
                                bool may_ignore)
 {
-    const int64_t vocab = tsri_model_vocab(&c->spec);
+    const int64_t vocab = c->spec.vocab;
     int32_t *values = NULL;
     tsr_status status = TSR_OK;
 
@@ -227,7 +227,7 @@ static tsr_status open_tokens(verify_case *c, const char *folder)
 
 static tsr_status open_expect(verify_case *c, const char *folder)
 {
-    const int64_t logits[3] = {c->batch, c->seq, tsri_model_vocab(&c->spec)};
+    const int64_t logits[3] = {c->batch, c->seq, c->spec.vocab};
     char file[PATH_BYTES];
 
     TSR_TRY(join_file(folder, "expect.safetensors", file));

@@ -40,7 +40,7 @@ bool tsri_verify_is_undetermined(const verify_case *c, const tsr_param *param)
     static const char name[] = ".attn.k.bias";
     const size_t length = strlen(tsr_param_name(param));
 
-    return c->spec.arch == TSRI_ARCH_GPT2 && length >= strlen(name) &&
+    return !tsri_model_has(&c->spec, TSRI_SIZE_ROPE) && length >= strlen(name) &&
            strcmp(tsr_param_name(param) + length - strlen(name), name) == 0;
 }
 

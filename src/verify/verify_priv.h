@@ -65,6 +65,6 @@ tsr_status tsri_verify_compare_gradients(verify_compare *v);
 tsr_status tsri_verify_compare_final(verify_compare *v);
 /** Collective over the mesh: every number becomes that of all ranks. */
 tsr_status tsri_verify_reduce(verify_compare *v);
-/** True for what an exact run leaves untouched and a rounded one moves at random: the bias of
- *  GPT-2's keys, which softmax does not see. */
+/** True for what an exact run leaves untouched and a rounded one moves at random: the bias of keys
+ *  that are not turned by their position, which softmax does not see. */
 bool tsri_verify_is_undetermined(const verify_case *c, const tsr_param *param);

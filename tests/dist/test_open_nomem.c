@@ -20,16 +20,19 @@ enum {
 
 static tsri_job_options options_of(int size)
 {
-    tsri_job_options o = {
-        .model =
-            {.arch = TSRI_ARCH_LLAMA,
-             .llama = {.layers = 1, .heads = 2, .kv_heads = 2, .dim = 16, .ffn = 32, .vocab = 32}},
-        .axes = {{"shard", 2}, {"tp", size / 2}},
-        .axis_count = 2,
-        .preset = "fsdp",
-        .seed = 1,
-        .batch = size,
-        .seq = 4};
+    tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
+                                    .layers = 1,
+                                    .heads = 2,
+                                    .kv_heads = 2,
+                                    .dim = 16,
+                                    .ffn = 32,
+                                    .vocab = 32},
+                          .axes = {{"shard", 2}, {"tp", size / 2}},
+                          .axis_count = 2,
+                          .preset = "fsdp",
+                          .seed = 1,
+                          .batch = size,
+                          .seq = 4};
 
     return o;
 }

@@ -20,12 +20,12 @@ static tsri_job_options job_options(void)
 {
     const int n = tsr_test_size();
     tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                    .llama = {.layers = LAYERS,
-                                              .dim = 256,
-                                              .heads = 8,
-                                              .kv_heads = 4,
-                                              .ffn = 704,
-                                              .vocab = 97}},
+                                    .layers = LAYERS,
+                                    .dim = 256,
+                                    .heads = 8,
+                                    .kv_heads = 4,
+                                    .ffn = 704,
+                                    .vocab = 97},
                           .axes = {{"replicate", n / 2}, {"shard", 2}},
                           .axis_count = 2,
                           .batch = 8,

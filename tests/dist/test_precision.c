@@ -32,12 +32,12 @@ static tsri_job_options small_job(const char *preset)
 
     return (tsri_job_options){
         .model = {.arch = TSRI_ARCH_LLAMA,
-                  .llama = {.layers = LAYERS,
-                            .dim = 24,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .ffn = 44,
-                            .vocab = VOCAB}},
+                  .layers = LAYERS,
+                  .dim = 24,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .ffn = 44,
+                  .vocab = VOCAB},
         .axes = {{"replicate", ranks / inner}, {"shard", inner}},
         .axis_count = 2,
         .preset = preset,
@@ -238,7 +238,7 @@ static tsr_status run_mixed(tsri_job *job, tsr_dtype *logits_dtype, double *loss
     tsr_status status = TSR_OK;
     int count = 0;
 
-    TSR_TRY(tsr_llama_create(job->comm, &job->options.model.llama, &model));
+    TSR_TRY(tsri_model_create(job->comm, &job->options.model, &model));
     TSR_TRY_GOTO(status, shard_mixed(model, job->comm), release);
     TSR_TRY_GOTO(status, tsr_module_params(model, &params, &count), release);
     TSR_TRY_GOTO(status, tsr_optimizer_create(job->comm, params, count, NULL, &optimizer), release);
@@ -459,7 +459,7 @@ static void check_activations(tsri_job_options o, int every)
 {
     tsr_world *world = open_world();
 
-    o.model.llama.layers = 2 * LAYERS;
+    o.model.layers = 2 * LAYERS;
     o.recompute.every = every;
     curve plain = run(world, &o);
     o.recompute.offload = true;

@@ -57,23 +57,24 @@ static const variant variants[] = {
 static void fill_model(const variant *v, tsri_model_spec *out)
 {
     if (v->gpt2) {
-        out->arch = TSRI_ARCH_GPT2;
-        out->gpt2 = (tsr_gpt2_config){.layers = 2,
-                                      .heads = 4,
-                                      .dim = 20,
-                                      .ffn = 30,
-                                      .vocab = VOCAB,
-                                      .positions = SEQ,
-                                      .dropout = 0.1};
+        *out = (tsri_model_spec){.arch = TSRI_ARCH_GPT2,
+                                 .tied = true,
+                                 .layers = 2,
+                                 .heads = 4,
+                                 .dim = 20,
+                                 .ffn = 30,
+                                 .vocab = VOCAB,
+                                 .positions = SEQ,
+                                 .dropout = 0.1};
         return;
     }
-    out->llama = (tsr_llama_config){.layers = 2,
-                                    .dim = 20,
-                                    .heads = 4,
-                                    .kv_heads = 1,
-                                    .head_dim = 4,
-                                    .ffn = 26,
-                                    .vocab = VOCAB};
+    *out = (tsri_model_spec){.layers = 2,
+                             .dim = 20,
+                             .heads = 4,
+                             .kv_heads = 1,
+                             .head_dim = 4,
+                             .ffn = 26,
+                             .vocab = VOCAB};
 }
 
 static tsri_job_options options_of(const variant *v, const char *preset, const int mesh[3])

@@ -133,12 +133,12 @@ static void materialise_below_the_model(void)
 {
     const int size = tsr_test_size();
     tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                    .llama = {.layers = 4,
-                                              .heads = 8,
-                                              .kv_heads = 4,
-                                              .dim = 1024,
-                                              .ffn = 2816,
-                                              .vocab = 256}},
+                                    .layers = 4,
+                                    .heads = 8,
+                                    .kv_heads = 4,
+                                    .dim = 1024,
+                                    .ffn = 2816,
+                                    .vocab = 256},
                           .axes = {{"shard", size}},
                           .axis_count = 1,
                           .preset = "fsdp",
@@ -350,9 +350,20 @@ static void weights_are_the_same_everywhere(void)
     static const tsri_model_spec models[] = {
         /* dim 24 and ffn 50 over 3 ranks leave remainders; 2 kv heads over 2. */
         {.arch = TSRI_ARCH_LLAMA,
-         .llama = {.layers = 2, .heads = 4, .kv_heads = 2, .dim = 24, .ffn = 50, .vocab = 258}},
+         .layers = 2,
+         .heads = 4,
+         .kv_heads = 2,
+         .dim = 24,
+         .ffn = 50,
+         .vocab = 258},
         {.arch = TSRI_ARCH_GPT2,
-         .gpt2 = {.layers = 2, .heads = 2, .dim = 20, .ffn = 44, .vocab = 258, .positions = 16}},
+         .layers = 2,
+         .heads = 2,
+         .dim = 20,
+         .ffn = 44,
+         .vocab = 258,
+         .positions = 16,
+         .tied = true},
     };
     static const uint64_t expected[] = {0xbc53744e515a7b29u, 0x72f638c63cf1be85u};
 
@@ -378,14 +389,17 @@ static void weights_are_the_same_everywhere(void)
 /* The measure above sees what it should: another seed is another model. */
 static void another_seed_is_another_model(void)
 {
-    tsri_job_options o = {
-        .model =
-            {.arch = TSRI_ARCH_LLAMA,
-             .llama = {.layers = 1, .heads = 2, .kv_heads = 2, .dim = 16, .ffn = 16, .vocab = 256}},
-        .axes = {{"shard", tsr_test_size()}},
-        .axis_count = 1,
-        .batch = 4,
-        .seq = 8};
+    tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
+                                    .layers = 1,
+                                    .heads = 2,
+                                    .kv_heads = 2,
+                                    .dim = 16,
+                                    .ffn = 16,
+                                    .vocab = 256},
+                          .axes = {{"shard", tsr_test_size()}},
+                          .axis_count = 1,
+                          .batch = 4,
+                          .seq = 8};
     uint64_t hashes[2];
 
     for (int i = 0; i < 2; i++) {

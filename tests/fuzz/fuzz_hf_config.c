@@ -19,12 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static bool is_sound(const tsri_model_spec *spec)
 {
-    const bool gpt2 = spec->arch == TSRI_ARCH_GPT2;
-    const double eps = gpt2 ? spec->gpt2.norm_eps : spec->llama.norm_eps;
-
-    return tsri_bound_allows(TSRI_BOUND_LAYERS, tsri_model_layers(spec)) &&
-           tsri_bound_allows(TSRI_BOUND_VOCAB, (double)tsri_model_vocab(spec)) &&
-           tsri_bound_allows(TSRI_BOUND_NORM_EPS, eps) && tsri_model_param_count(spec) > 0;
+    return tsri_bound_allows(TSRI_BOUND_LAYERS, spec->layers) &&
+           tsri_bound_allows(TSRI_BOUND_VOCAB, (double)spec->vocab) &&
+           tsri_bound_allows(TSRI_BOUND_NORM_EPS, spec->norm_eps) &&
+           tsri_model_param_count(spec) > 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -103,28 +103,28 @@ static void random_model(chance *c, tsri_job_options *o)
     const int vocab = between(c, 2, 23);
 
     if (pick(c, 2) == 0) {
-        o->model.arch = TSRI_ARCH_GPT2;
-        o->model.gpt2 = (tsr_gpt2_config){.layers = layers,
-                                          .heads = heads,
-                                          .dim = heads * between(c, 6 / heads + 1, 6 / heads + 3),
-                                          .ffn = ffn,
-                                          .vocab = vocab,
-                                          .positions = o->seq + pick(c, 3),
-                                          .untied = pick(c, 2) == 0,
-                                          .init_std = 0.2};
+        o->model = (tsri_model_spec){.arch = TSRI_ARCH_GPT2,
+                                     .layers = layers,
+                                     .heads = heads,
+                                     .dim = heads * between(c, 6 / heads + 1, 6 / heads + 3),
+                                     .ffn = ffn,
+                                     .vocab = vocab,
+                                     .positions = o->seq + pick(c, 3),
+                                     .tied = pick(c, 2) != 0,
+                                     .init_std = 0.2};
     } else {
-        o->model.arch = TSRI_ARCH_LLAMA;
-        o->model.llama = (tsr_llama_config){.layers = layers,
-                                            .heads = heads,
-                                            .kv_heads = kv,
-                                            .dim = between(c, 3, 17),
-                                            .ffn = ffn,
-                                            .vocab = vocab,
-                                            .head_dim = 2 * between(c, 1, 3),
-                                            .attention_bias = pick(c, 2) == 0,
-                                            .mlp_bias = pick(c, 2) == 0,
-                                            .tied = pick(c, 2) == 0,
-                                            .init_std = 0.2};
+        o->model = (tsri_model_spec){.arch = TSRI_ARCH_LLAMA,
+                                     .layers = layers,
+                                     .heads = heads,
+                                     .kv_heads = kv,
+                                     .dim = between(c, 3, 17),
+                                     .ffn = ffn,
+                                     .vocab = vocab,
+                                     .head_dim = 2 * between(c, 1, 3),
+                                     .attention_bias = pick(c, 2) == 0,
+                                     .mlp_bias = pick(c, 2) == 0,
+                                     .tied = pick(c, 2) == 0,
+                                     .init_std = 0.2};
     }
 }
 
@@ -151,8 +151,7 @@ static tsri_job_options random_job(chance *c)
 
 static void print_job(const tsri_job_options *o, int round)
 {
-    const tsr_llama_config *l = &o->model.llama;
-    const tsr_gpt2_config *g = &o->model.gpt2;
+    const tsri_model_spec *m = &o->model;
 
     if (tsr_test_rank() != 0) {
         return;
@@ -165,17 +164,11 @@ static void print_job(const tsri_job_options *o, int round)
                   o->fsdp.prefetch_depth, (int)o->one_unit, o->recompute.every,
                   (int)o->sequence_parallel, o->micro_batches, (long long)o->batch,
                   (long long)o->seq);
-    if (o->model.arch == TSRI_ARCH_GPT2) {
-        (void)fprintf(stderr, "  gpt2 layers %d heads %d dim %lld ffn %lld vocab %lld untied %d\n",
-                      g->layers, g->heads, (long long)g->dim, (long long)g->ffn,
-                      (long long)g->vocab, (int)g->untied);
-    } else {
-        (void)fprintf(stderr,
-                      "  llama layers %d heads %d kv %d dim %lld head_dim %lld ffn %lld vocab %lld "
-                      "tied %d\n",
-                      l->layers, l->heads, l->kv_heads, (long long)l->dim, (long long)l->head_dim,
-                      (long long)l->ffn, (long long)l->vocab, (int)l->tied);
-    }
+    (void)fprintf(
+        stderr,
+        "  %s layers %d heads %d kv %d dim %lld head_dim %lld ffn %lld vocab %lld tied %d\n",
+        tsri_model_arch_name(m), m->layers, m->heads, m->kv_heads, (long long)m->dim,
+        (long long)m->head_dim, (long long)m->ffn, (long long)m->vocab, (int)m->tied);
 }
 
 /* ---- the same on one rank ---- */
@@ -236,7 +229,7 @@ typedef struct record {
  */
 static void make_tokens(const tsri_job *job, int step, int micro, int32_t *ids, int32_t *labels)
 {
-    const int vocab = (int)tsri_model_vocab(&job->options.model);
+    const int vocab = (int)job->options.model.vocab;
     const int64_t begin = job->row_begin * job->options.seq;
     const int64_t end = begin + job->row_count * job->options.seq;
     chance c = {tsri_rng_key(job->options.seed, 77, (uint64_t)step, (uint64_t)micro), 0};
@@ -467,13 +460,14 @@ static void uneven_tp(void)
     REQUIRE_OK(tsr_world_open(NULL, NULL, &(tsr_world_options){.backend = "cpu"}, &world));
     for (int i = 0; i < 3; i++) {
         const tsri_job_options o = {.model = {.arch = TSRI_ARCH_GPT2,
-                                              .gpt2 = {.layers = 3,
-                                                       .heads = 2,
-                                                       .dim = 24,
-                                                       .ffn = 1,
-                                                       .vocab = 5,
-                                                       .positions = 3,
-                                                       .init_std = 0.2}},
+                                              .layers = 3,
+                                              .heads = 2,
+                                              .dim = 24,
+                                              .ffn = 1,
+                                              .vocab = 5,
+                                              .positions = 3,
+                                              .init_std = 0.2,
+                                              .tied = true},
                                     .axes = {{"tp", 2}, {"data", tsr_test_size() / 2}},
                                     .axis_count = 2,
                                     .preset = presets[i],

@@ -53,23 +53,24 @@ static void fill_model(const setting *s, tsri_model_spec *out)
 {
     if (s->gpt2) {
         out->arch = TSRI_ARCH_GPT2;
-        out->gpt2.layers = 2;
-        out->gpt2.heads = s->heads;
-        out->gpt2.dim = s->dim;
-        out->gpt2.ffn = s->ffn;
-        out->gpt2.vocab = s->vocab;
-        out->gpt2.positions = s->seq;
+        out->tied = true;
+        out->layers = 2;
+        out->heads = s->heads;
+        out->dim = s->dim;
+        out->ffn = s->ffn;
+        out->vocab = s->vocab;
+        out->positions = s->seq;
         return;
     }
-    out->llama.layers = 2;
-    out->llama.heads = s->heads;
-    out->llama.kv_heads = s->kv_heads;
-    out->llama.dim = s->dim;
-    out->llama.ffn = s->ffn;
-    out->llama.vocab = s->vocab;
-    out->llama.attention_bias = s->biases;
-    out->llama.mlp_bias = s->biases;
-    out->llama.tied = s->tied;
+    out->layers = 2;
+    out->heads = s->heads;
+    out->kv_heads = s->kv_heads;
+    out->dim = s->dim;
+    out->ffn = s->ffn;
+    out->vocab = s->vocab;
+    out->attention_bias = s->biases;
+    out->mlp_bias = s->biases;
+    out->tied = s->tied;
 }
 
 static tsri_job_options options_of(const setting *s, const char *preset)

@@ -26,14 +26,14 @@ static const double eps = 1e-4;
 tsri_job_options parity_options(const parity_case *c, int micro_batches, bool overlap)
 {
     tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                    .llama = {.layers = 3,
-                                              .dim = 13,
-                                              .heads = 8,
-                                              .kv_heads = 2,
-                                              .head_dim = 2,
-                                              .ffn = 21,
-                                              .vocab = VOCAB,
-                                              .init_std = 0.2}},
+                                    .layers = 3,
+                                    .dim = 13,
+                                    .heads = 8,
+                                    .kv_heads = 2,
+                                    .head_dim = 2,
+                                    .ffn = 21,
+                                    .vocab = VOCAB,
+                                    .init_std = 0.2},
                           .axes = {{"replicate", c->replicate}, {"shard", c->shard}, {"tp", c->tp}},
                           .axis_count = 3,
                           .preset = c->preset,
@@ -68,8 +68,8 @@ static tsr_status open_single(tsr_world *world, const tsri_job_options *o, tsri_
     TSR_TRY(tsr_comm_open(world, job->mesh, NULL, &job->comm));
     TSR_TRY(tsri_comm_claim_axis(job->comm, "copies", "one rank"));
     TSR_TRY(tsri_model_create(job->comm, &o->model, &job->model));
-    for (int i = 0; i < tsri_model_layers(&o->model); i++) {
-        TSR_TRY(tsr_fully_shard(tsri_model_layer(&o->model, job->model, i), &o->fsdp));
+    for (int i = 0; i < o->model.layers; i++) {
+        TSR_TRY(tsr_fully_shard(tsri_model_layer(job->model, i), &o->fsdp));
     }
     TSR_TRY(tsr_fully_shard(job->model, &o->fsdp));
     TSR_TRY(tsr_module_materialize(job->model, o->seed));

@@ -43,24 +43,24 @@ static void golden_configs(void)
 
     REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &s, NULL));
     CHECK_EQ(s.arch, TSRI_ARCH_GPT2);
-    CHECK_EQ(s.gpt2.layers, 3);
-    CHECK_EQ(s.gpt2.heads, 4);
-    CHECK_EQ(s.gpt2.dim, 48);
-    CHECK_EQ(s.gpt2.ffn, 192);
-    CHECK_EQ(s.gpt2.vocab, 257);
-    CHECK_EQ(s.gpt2.positions, 64);
-    CHECK(s.gpt2.norm_eps == 1e-5 && s.gpt2.init_std == 0.02 && s.gpt2.dropout == 0.0);
-    CHECK(!s.gpt2.untied);
+    CHECK_EQ(s.layers, 3);
+    CHECK_EQ(s.heads, 4);
+    CHECK_EQ(s.dim, 48);
+    CHECK_EQ(s.ffn, 192);
+    CHECK_EQ(s.vocab, 257);
+    CHECK_EQ(s.positions, 64);
+    CHECK(s.norm_eps == 1e-5 && s.init_std == 0.02 && s.dropout == 0.0);
+    CHECK(s.tied);
     REQUIRE_OK(
         tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3/config.json"), &s, NULL));
     CHECK_EQ(s.arch, TSRI_ARCH_LLAMA);
-    CHECK_EQ(s.llama.kv_heads, 2);
-    CHECK_EQ(s.llama.head_dim, 10);
-    CHECK(s.llama.rope_theta == 10000.0 && s.llama.norm_eps == 1e-5);
-    CHECK(!s.llama.tied && !s.llama.attention_bias && !s.llama.mlp_bias);
+    CHECK_EQ(s.kv_heads, 2);
+    CHECK_EQ(s.head_dim, 10);
+    CHECK(s.rope_theta == 10000.0 && s.norm_eps == 1e-5);
+    CHECK(!s.tied && !s.attention_bias && !s.mlp_bias);
     REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-tied"), &s, NULL));
-    CHECK(s.llama.tied && s.llama.norm_eps == 1e-6);
-    CHECK_EQ(s.llama.head_dim, 8);
+    CHECK(s.tied && s.norm_eps == 1e-6);
+    CHECK_EQ(s.head_dim, 8);
 }
 
 #define LLAMA \
@@ -75,31 +75,31 @@ static void llama_styles(void)
     tsri_model_spec s;
 
     REQUIRE_OK(parse(LLAMA "}", &s));
-    CHECK_EQ(s.llama.kv_heads, 6);
-    CHECK_EQ(s.llama.head_dim, 8);
-    CHECK(s.llama.rope_theta == 10000.0 && s.llama.norm_eps == 1e-6);
+    CHECK_EQ(s.kv_heads, 6);
+    CHECK_EQ(s.head_dim, 8);
+    CHECK(s.rope_theta == 10000.0 && s.norm_eps == 1e-6);
     REQUIRE_OK(parse(LLAMA ",\"head_dim\":null,\"num_key_value_heads\":null,"
                            "\"rope_scaling\":null,\"rope_theta\":5e5}",
                      &s));
-    CHECK_EQ(s.llama.kv_heads, 6);
-    CHECK_EQ(s.llama.head_dim, 8);
-    CHECK(s.llama.rope_theta == 5e5);
+    CHECK_EQ(s.kv_heads, 6);
+    CHECK_EQ(s.head_dim, 8);
+    CHECK(s.rope_theta == 5e5);
     REQUIRE_OK(parse(LLAMA ",\"head_dim\":16,\"num_key_value_heads\":2,\"attention_bias\":true,"
                            "\"mlp_bias\":true,\"tie_word_embeddings\":true,"
                            "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7}}",
                      &s));
-    CHECK_EQ(s.llama.kv_heads, 2);
-    CHECK_EQ(s.llama.head_dim, 16);
-    CHECK(s.llama.rope_theta == 7.0);
-    CHECK(s.llama.attention_bias && s.llama.mlp_bias && s.llama.tied);
+    CHECK_EQ(s.kv_heads, 2);
+    CHECK_EQ(s.head_dim, 16);
+    CHECK(s.rope_theta == 7.0);
+    CHECK(s.attention_bias && s.mlp_bias && s.tied);
     REQUIRE_OK(parse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1},"
                            "\"hidden_act\":\"swish\",\"initializer_range\":0,"
                            "\"attention_bias\":null,\"pad_token_id\":null,\"x\":{\"y\":[]}}",
                      &s));
     REQUIRE_OK(parse("\xEF\xBB\xBF" LLAMA ",\"vocab_size\":33}", &s)); /* twice: the last */
-    CHECK_EQ(s.llama.vocab, 33);
+    CHECK_EQ(s.vocab, 33);
     REQUIRE_OK(parse(LLAMA ",\"rope_scaling\":{\"type\":\"default\"},\"rope_theta\":9}", &s));
-    CHECK(s.llama.rope_theta == 9.0);
+    CHECK(s.rope_theta == 9.0);
 }
 
 static void llama_refusals(void)
@@ -147,18 +147,18 @@ static void gpt2_variants(void)
     tsri_model_spec s;
 
     REQUIRE_OK(parse(GPT2 ",\"n_inner\":null,\"reorder_and_upcast_attn\":true}", &s));
-    CHECK_EQ(s.gpt2.ffn, 64);
+    CHECK_EQ(s.ffn, 64);
     REQUIRE_OK(parse(GPT2 ",\"n_inner\":24,\"activation_function\":\"gelu_pytorch_tanh\","
                           "\"tie_word_embeddings\":false,\"layer_norm_epsilon\":1e-3}",
                      &s));
-    CHECK_EQ(s.gpt2.ffn, 24);
-    CHECK(s.gpt2.untied && s.gpt2.norm_eps == 1e-3);
+    CHECK_EQ(s.ffn, 24);
+    CHECK(!s.tied && s.norm_eps == 1e-3);
     REQUIRE_OK(parse("{\"model_type\":\"gpt2\",\"num_hidden_layers\":2,"
                      "\"num_attention_heads\":2,\"hidden_size\":16,\"n_embd\":16,"
                      "\"max_position_embeddings\":8,\"vocab_size\":11}",
                      &s));
-    CHECK_EQ(s.gpt2.layers, 2);
-    CHECK_EQ(s.gpt2.positions, 8);
+    CHECK_EQ(s.layers, 2);
+    CHECK_EQ(s.positions, 8);
     check_refused(GPT2 ",\"hidden_size\":32}", TSR_ERR_FORMAT,
                   "n_embd is 16 and hidden_size is 32, which mean the same");
     check_refused(GPT2 ",\"tie_word_embeddings\":null}", TSR_ERR_FORMAT, "tie_word_embeddings");
@@ -330,19 +330,19 @@ static void mismatches(void)
     tsri_model_spec spec;
 
     REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/llama-accum3"), &spec, NULL));
-    spec.llama.vocab = 130;
+    spec.vocab = 130;
     check_mismatch("train/llama-accum3", &spec,
                    "tensor model.embed_tokens.weight has shape [131, 40], the model wants [130, "
                    "40]");
-    spec.llama.vocab = 131;
-    spec.llama.layers = 4;
+    spec.vocab = 131;
+    spec.layers = 4;
     check_mismatch("train/llama-accum3", &spec, "no tensor model.layers.3.");
     REQUIRE_OK(tsri_hf_read_config(tsr_test_golden_path("train/gpt2-tiny"), &spec, NULL));
-    spec.gpt2.ffn = 100;
+    spec.ffn = 100;
     check_mismatch("train/gpt2-tiny", &spec,
                    "c_fc.weight has shape [48, 192], the model wants [48, 100]");
-    spec.gpt2.ffn = 192;
-    spec.gpt2.untied = true;
+    spec.ffn = 192;
+    spec.tied = false;
     check_mismatch("train/gpt2-tiny", &spec, "no tensor lm_head.weight of shape [257, 48]");
 }
 
@@ -352,9 +352,14 @@ static void short_names(void)
     static const char header[] =
         "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[11,16],\"data_offsets\":[0,704]},"
         "\"i.wte.weight\":{\"dtype\":\"I32\",\"shape\":[11,16],\"data_offsets\":[704,1408]}}";
-    const tsri_model_spec spec = {
-        .arch = TSRI_ARCH_GPT2,
-        .gpt2 = {.layers = 1, .heads = 1, .dim = 16, .ffn = 16, .vocab = 11, .positions = 4}};
+    const tsri_model_spec spec = {.arch = TSRI_ARCH_GPT2,
+                                  .layers = 1,
+                                  .heads = 1,
+                                  .dim = 16,
+                                  .ffn = 16,
+                                  .vocab = 11,
+                                  .positions = 4,
+                                  .tied = true};
     const char *path = tsr_test_scratch_path("short.safetensors");
     const unsigned char prefix[8] = {sizeof(header) - 1};
     const float zeros[352] = {0};

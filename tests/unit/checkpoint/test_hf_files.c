@@ -111,11 +111,15 @@ static const char *write_tensors(const char *name)
 /* ---- a model and its file ---- */
 
 static const tsri_model_spec tied_llama = {
-    .arch = TSRI_ARCH_LLAMA,
-    .llama = {.layers = 1, .dim = 8, .heads = 2, .ffn = 8, .vocab = 6, .tied = true}};
-static const tsri_model_spec tied_gpt2 = {
-    .arch = TSRI_ARCH_GPT2,
-    .gpt2 = {.layers = 1, .heads = 2, .dim = 8, .ffn = 8, .vocab = 6, .positions = 4}};
+    .arch = TSRI_ARCH_LLAMA, .layers = 1, .dim = 8, .heads = 2, .ffn = 8, .vocab = 6, .tied = true};
+static const tsri_model_spec tied_gpt2 = {.arch = TSRI_ARCH_GPT2,
+                                          .layers = 1,
+                                          .heads = 2,
+                                          .dim = 8,
+                                          .ffn = 8,
+                                          .vocab = 6,
+                                          .positions = 4,
+                                          .tied = true};
 
 typedef struct model {
     const tsri_model_spec *spec;
@@ -225,7 +229,7 @@ static void head_alone(void)
     (void)strcpy(find("model.embed_tokens.weight")->name, "lm_head.weight");
     check(&m, TSR_OK, "lm_head.weight is read for model.embed_tokens.weight");
     close_model(&m);
-    untied.llama.tied = false;
+    untied.tied = false;
     REQUIRE(open_model(&untied, &m));
     (void)strcpy(find("lm_head.weight")->name, "other");
     check(&m, TSR_ERR_FORMAT, "model.tied=true takes the embedding for it");

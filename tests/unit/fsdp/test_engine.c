@@ -18,12 +18,12 @@ enum {
 static tsri_job_options small_job(int replicate, int shard, int tp)
 {
     tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                    .llama = {.layers = LAYERS,
-                                              .dim = 40,
-                                              .heads = 4,
-                                              .kv_heads = 2,
-                                              .ffn = 100,
-                                              .vocab = 131}},
+                                    .layers = LAYERS,
+                                    .dim = 40,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .ffn = 100,
+                                    .vocab = 131},
                           .axes = {{"replicate", replicate}, {"shard", shard}, {"tp", tp}},
                           .axis_count = 3,
                           .batch = 8,
@@ -373,12 +373,11 @@ static void misuse_is_named(void)
 {
     tsri_job_options o = small_job(2, 2, 2);
     tsr_fsdp_options f = {.levels = {{"shrad", TSR_LEVEL_PARAMS}}};
-    const tsr_llama_config *c = &o.model.llama;
     tsr_module *model = NULL;
     rig r;
 
     REQUIRE_OK(open_rig(&o, 0, &r));
-    REQUIRE_OK(tsr_llama_create(r.job->comm, c, &model));
+    REQUIRE_OK(tsri_model_create(r.job->comm, &o.model, &model));
     CHECK_STATUS(TSR_ERR_INVALID, tsr_fully_shard(model, &f)); /* no such axis */
     f.levels[0].axis = "shard";
     f.levels[1] = f.levels[0];

@@ -33,12 +33,12 @@ static size_t peak_of(int layers, const setting *s)
 {
     const tsr_world_options sim = {.backend = "sim", .sim_size = s->tp};
     const tsri_job_options o = {.model = {.arch = TSRI_ARCH_LLAMA,
-                                          .llama = {.layers = layers,
-                                                    .dim = DIM,
-                                                    .heads = HEADS,
-                                                    .kv_heads = KV_HEADS,
-                                                    .ffn = FFN,
-                                                    .vocab = 64}},
+                                          .layers = layers,
+                                          .dim = DIM,
+                                          .heads = HEADS,
+                                          .kv_heads = KV_HEADS,
+                                          .ffn = FFN,
+                                          .vocab = 64},
                                 .axes = {{"shard", 1}, {"tp", s->tp}},
                                 .axis_count = 2,
                                 .sequence_parallel = s->sequence_parallel,

@@ -104,10 +104,14 @@ static tsri_job_options job_options(const char *preset)
                           .seq = 64,
                           .seed = 1};
 
-    o.model = (tsri_model_spec){
-        .arch = TSRI_ARCH_LLAMA,
-        .llama = {
-            .layers = LAYERS, .dim = 256, .heads = 8, .kv_heads = 4, .ffn = 704, .vocab = 256}};
+    o.model = (tsri_model_spec){.arch = TSRI_ARCH_LLAMA,
+
+                                .layers = LAYERS,
+                                .dim = 256,
+                                .heads = 8,
+                                .kv_heads = 4,
+                                .ffn = 704,
+                                .vocab = 256};
     return o;
 }
 

@@ -17,12 +17,12 @@ enum {
 static tsri_job_options small_job(void)
 {
     return (tsri_job_options){.model = {.arch = TSRI_ARCH_LLAMA,
-                                        .llama = {.layers = LAYERS,
-                                                  .dim = 40,
-                                                  .heads = 4,
-                                                  .kv_heads = 2,
-                                                  .ffn = 100,
-                                                  .vocab = 131}},
+                                        .layers = LAYERS,
+                                        .dim = 40,
+                                        .heads = 4,
+                                        .kv_heads = 2,
+                                        .ffn = 100,
+                                        .vocab = 131},
                               .axes = {{"replicate", 2}, {"shard", 2}},
                               .axis_count = 2,
                               .batch = 8,
@@ -99,7 +99,7 @@ static void check_trace(bool params, bool grads, int micro_batches, const char *
     char text[4096];
     rig r;
 
-    o.model.llama.layers = 2;
+    o.model.layers = 2;
     o.fsdp.offload_params = params;
     o.fsdp.offload_grads = grads;
     o.micro_batches = micro_batches;
@@ -274,7 +274,7 @@ static void activations_at_peak(int layers, int64_t seq, bool offload, size_t *o
     tsri_arena_stats stats;
     rig r;
 
-    o.model.llama.layers = layers;
+    o.model.layers = layers;
     o.seq = seq;
     o.recompute.every = 1;
     o.recompute.offload = offload;

@@ -28,9 +28,13 @@ static void test_zero_ledger(void)
 
 static void test_token_flops(void)
 {
-    const tsri_model_spec llama = {
-        .arch = TSRI_ARCH_LLAMA,
-        .llama = {.layers = 2, .dim = 8, .heads = 2, .kv_heads = 1, .ffn = 16, .vocab = 32}};
+    const tsri_model_spec llama = {.arch = TSRI_ARCH_LLAMA,
+                                   .layers = 2,
+                                   .dim = 8,
+                                   .heads = 2,
+                                   .kv_heads = 1,
+                                   .ffn = 16,
+                                   .vocab = 32};
     const double n = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8) + 8 + 2 * 32 * 8;
 
     CHECK_EQ(tsri_model_param_count(&llama), (int64_t)n);
@@ -59,12 +63,12 @@ static tsri_job_options twenty_billion(const char *preset, int nodes, int micro,
 {
     return (tsri_job_options){
         .model = {.arch = TSRI_ARCH_LLAMA,
-                  .llama = {.layers = 48,
-                            .dim = 5632,
-                            .heads = 44,
-                            .kv_heads = 44,
-                            .ffn = 17152,
-                            .vocab = 1024}},
+                  .layers = 48,
+                  .dim = 5632,
+                  .heads = 44,
+                  .kv_heads = 44,
+                  .ffn = 17152,
+                  .vocab = 1024},
         .axes = {{"replicate", nodes}, {"shard", 8}},
         .axis_count = 2,
         .preset = preset,
@@ -175,9 +179,13 @@ static void test_states(void)
 static tsri_job_options small(const char *preset)
 {
     return (tsri_job_options){
-        .model =
-            {.arch = TSRI_ARCH_LLAMA,
-             .llama = {.layers = 3, .dim = 64, .heads = 4, .kv_heads = 2, .ffn = 96, .vocab = 256}},
+        .model = {.arch = TSRI_ARCH_LLAMA,
+                  .layers = 3,
+                  .dim = 64,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .ffn = 96,
+                  .vocab = 256},
         .axes = {{"replicate", 2}, {"shard", 4}},
         .axis_count = 2,
         .preset = preset,
@@ -194,8 +202,8 @@ static void test_not_legal(void)
     tsri_forecast f;
 
     o.axes[1] = (tsr_mesh_axis){"tp", 4};
-    o.model.llama.heads = 3;
-    o.model.llama.kv_heads = 3;
+    o.model.heads = 3;
+    o.model.kv_heads = 3;
     CHECK_OK(tsri_forecast_run(&o, 8, &cluster, NULL, &f));
     CHECK(!f.possible);
     CHECK(strstr(f.why, "heads") != NULL);
@@ -302,7 +310,7 @@ static void test_sketch(void)
     tsri_forecast full;
     tsri_forecast sketched;
 
-    o.model.llama.layers = 24;
+    o.model.layers = 24;
     o.batch = 8;
     for (int every = 0; every <= 2; every++) {
         o.recompute.every = every;
@@ -324,7 +332,7 @@ static void test_logits(void)
     tsri_job_options o = small("ddp");
     tsri_forecast f;
 
-    o.model.llama.vocab = 4096;
+    o.model.vocab = 4096;
     CHECK_OK(tsri_forecast_run(&o, 8, &cluster, NULL, &f));
     CHECK_EQ(f.logits_bytes % ((size_t)(2 * 32 * 4096) * sizeof(float)), 0); /* 2 rows of 16 */
     CHECK(f.logits_bytes > 0);

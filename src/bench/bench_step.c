@@ -354,7 +354,7 @@ static tsr_status report_steps(step_bench *b, const tsri_bench_step_options *opt
 
     *out = b->sum;
     out->model = options->model != NULL ? options->model : "llama-25m";
-    out->preset = o->preset != NULL ? o->preset : "hsdp";
+    out->preset = o->preset != NULL ? o->preset : TSRI_PRESET_DEFAULT;
     (void)tsr_mesh_format(b->job->mesh, out->mesh, sizeof(out->mesh));
     out->dtype = o->fsdp.param_dtype;
     out->ranks = tsr_world_size(world);

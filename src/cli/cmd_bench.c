@@ -21,7 +21,7 @@ static const tsri_cli_option options[] = {
     {"--bytes", "LIST", "collectives: sizes of the whole tensor; default: 1k,64k,1M,16M"},
     {"--mesh", "SPEC",
      "step, probe: axes, such as replicate=2,shard=2; default: all ranks on shard"},
-    {"--parallel", "NAME", "step: ddp, zero1, zero2, fsdp, hsdp or hfsdp; default: hsdp"},
+    {"--parallel", "NAME", "step: " TSRI_PRESET_NAMES "; default: " TSRI_PRESET_DEFAULT},
     {"--dtype", "NAME", "step, probe: f32 or bf16, what parameters are computed in; default: f32"},
     {"--batch", "N", "step, probe: sequences of a step over the whole job; default: 8"},
     {"--seq", "N", "step, probe: tokens of a sequence; default: 256"},

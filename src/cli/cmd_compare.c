@@ -12,11 +12,11 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/preset_list.h"
 #include "cli/run_config.h"
 #include "compare/compare.h"
 #include "plan/fit.h"
 
-static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_presets = "ddp,fsdp,hsdp,hfsdp";
 
 static const tsri_cli_option options[] = {
@@ -32,45 +32,6 @@ static const tsri_cli_option options[] = {
 };
 
 /* ---- what is asked ---- */
-
-static tsr_status find_preset(const char *name, size_t length, int *out)
-{
-    static const char *const known[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
-    char word[32];
-
-    (void)snprintf(word, sizeof(word), "%.*s", (int)length, name);
-    for (int i = 0; i < 6; i++) {
-        if (strcmp(word, known[i]) == 0) {
-            *out = i;
-            return TSR_OK;
-        }
-    }
-    const char *near = tsri_nearest(word, known, 6);
-
-    return TSR_RAISE(TSR_ERR_INVALID, "--presets: \"%s\" is none of %s%s%s", word, all_presets,
-                     near != NULL ? "; nearest: " : "", near != NULL ? near : "");
-}
-
-static tsr_status read_presets(const tsri_cli *cli, tsri_compare_options *out)
-{
-    const char *at = tsri_cli_value(cli, "--presets");
-
-    at = at == NULL ? default_presets : strcmp(at, "all") == 0 ? all_presets : at;
-    for (;;) {
-        const size_t length = strcspn(at, ",");
-
-        if (out->preset_count == TSRI_COMPARE_MAX_PRESETS) {
-            return TSR_RAISE(TSR_ERR_INVALID, "--presets names more than %d",
-                             (int)TSRI_COMPARE_MAX_PRESETS);
-        }
-        TSR_TRY(find_preset(at, length, &out->presets[out->preset_count]));
-        out->preset_count++;
-        if (at[length] == '\0') {
-            return TSR_OK;
-        }
-        at += length + 1;
-    }
-}
 
 static tsr_status read_amount(const tsri_cli *cli, const char *name, double most, double *out)
 {
@@ -94,7 +55,7 @@ static tsr_status read_compare_options(const tsri_cli *cli, tsri_compare_options
     double steps = 0.0;
 
     *out = (tsri_compare_options){.cluster = tsri_cli_value(cli, "--cluster")};
-    TSR_TRY(read_presets(cli, out));
+    TSR_TRY(tsri_cli_presets(cli, default_presets, out->presets, &out->preset_count));
     TSR_TRY(read_amount(cli, "--steps", TSRI_COMPARE_MAX_STEPS, &steps));
     TSR_TRY(read_amount(cli, "--seconds", 3600.0, &out->seconds));
     out->steps = (int)steps;

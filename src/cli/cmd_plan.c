@@ -16,6 +16,7 @@
 
 #include "bench/probe.h"
 #include "cli/commands.h"
+#include "cli/preset_list.h"
 #include "config/config.h"
 #include "job/from_config.h"
 #include "plan/fit.h"
@@ -23,7 +24,6 @@
 #include "plan/ranks.h"
 #include "plan/search.h"
 
-static const char *const all_presets = "ddp,zero1,zero2,fsdp,hsdp,hfsdp";
 static const char *const default_cluster = "8xH100";
 
 static const tsri_cli_option options[] = {
@@ -39,7 +39,6 @@ static const tsri_cli_option options[] = {
 };
 
 enum {
-    MAX_PRESETS = 16,
     MAX_RANKS = 1 << 20,
     MAX_MATCHED_RANKS = 1 << 14 /* groups of all ranks are compared by each of them */
 };
@@ -49,10 +48,9 @@ typedef struct planning {
     tsri_cluster cluster;
     tsri_job_options options;
     int ranks;
-    char presets[512];
-    const char *preset[MAX_PRESETS]; /* in presets */
+    const char *preset[TSRI_CLI_MOST_PRESETS];
     int preset_count;
-    tsri_forecast forecasts[MAX_PRESETS];
+    tsri_forecast forecasts[TSRI_CLI_MOST_PRESETS];
     tsri_text trace;
     bool is_hopeless; /* nothing fits, or nothing is possible */
 } planning;
@@ -112,37 +110,15 @@ static tsr_status open_mesh(planning *p, bool by_memory)
 
 static tsr_status read_presets(const tsri_cli *cli, planning *p)
 {
-    const char *asked = tsri_cli_value(cli, "--presets");
-    char *rest = NULL;
+    int indices[TSRI_CLI_MOST_PRESETS] = {0};
 
-    if (asked == NULL) {
+    if (tsri_cli_value(cli, "--presets") == NULL) {
         p->preset[p->preset_count++] = p->options.preset;
         return TSR_OK;
     }
-    if (strcmp(asked, "all") == 0) {
-        asked = all_presets;
-    }
-    if (strlen(asked) >= sizeof(p->presets)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "--presets: the list is too long");
-    }
-    (void)snprintf(p->presets, sizeof(p->presets), "%s", asked);
-    for (char *name = strtok_r(p->presets, ",", &rest); name != NULL;
-         name = strtok_r(NULL, ",", &rest)) {
-        const char *const known[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
-        const char *near = tsri_nearest(name, known, 6);
-
-        if (near == NULL || strcmp(near, name) != 0) {
-            return TSR_RAISE(TSR_ERR_INVALID, "--presets: \"%s\" is none of %s%s%s", name,
-                             all_presets, near != NULL ? "; nearest: " : "",
-                             near != NULL ? near : "");
-        }
-        if (p->preset_count == MAX_PRESETS) {
-            return TSR_RAISE(TSR_ERR_INVALID, "--presets names more than %d", (int)MAX_PRESETS);
-        }
-        p->preset[p->preset_count++] = name;
-    }
-    if (p->preset_count == 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "--presets names none");
+    TSR_TRY(tsri_cli_presets(cli, "", indices, &p->preset_count));
+    for (int i = 0; i < p->preset_count; i++) {
+        p->preset[i] = tsri_preset_at(indices[i]);
     }
     return TSR_OK;
 }

@@ -16,7 +16,7 @@
 
 static const tsri_cli_option options[] = {
     {"--mesh", "SPEC", "axes, such as replicate=2,shard=2,tp=2; default: all ranks on shard"},
-    {"--preset", "NAME", "ddp, zero1, zero2, fsdp, hsdp or hfsdp; default: hsdp"},
+    {"--preset", "NAME", TSRI_PRESET_NAMES "; default: " TSRI_PRESET_DEFAULT},
     {"--sequence-parallel", NULL, "shard activations between blocks along the sequence over tp"},
     {"--checkpointing", "N", "run every N-th block again in backward; default: 0, none"},
     {"--reshard", "WHEN", "default, always or never: when gathered parameters go after forward"},

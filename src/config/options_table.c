@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "config/config.h"
+#include "fsdp/fsdp.h"
 
 #define AT(field) offsetof(tsri_config, field)
 
@@ -141,8 +142,8 @@ static const tsri_option table[] = {
     {.path = "parallel.preset",
      .type = TSRI_OPTION_CHOICE,
      .offset = AT(parallel.preset),
-     .fallback = "hsdp",
-     .choices = "ddp, zero1, zero2, fsdp, hsdp, hfsdp",
+     .fallback = TSRI_PRESET_DEFAULT,
+     .choices = TSRI_PRESET_NAMES,
      .help = "What is sharded over the data axes. ddp: nothing; zero1: optimizer state;\n"
              "zero2: and gradients; fsdp: and parameters; hsdp: all of it over the axis shard,\n"
              "nothing over the others; hfsdp: as hsdp, with the optimizer state over all."},

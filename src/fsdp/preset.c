@@ -8,58 +8,57 @@
 
 #include <string.h>
 
+#include "fsdp/fsdp.h"
+
 typedef struct preset {
     const char *name;
     tsr_level inner, outer;
 } preset;
 
-static const preset presets[] = {
-    {"ddp", TSR_LEVEL_REPLICATE, TSR_LEVEL_REPLICATE}, {"zero1", TSR_LEVEL_OPTIM, TSR_LEVEL_OPTIM},
-    {"zero2", TSR_LEVEL_GRADS, TSR_LEVEL_GRADS},       {"fsdp", TSR_LEVEL_PARAMS, TSR_LEVEL_PARAMS},
-    {"hsdp", TSR_LEVEL_PARAMS, TSR_LEVEL_REPLICATE},   {"hfsdp", TSR_LEVEL_PARAMS, TSR_LEVEL_OPTIM},
-};
+#define TSRI_PRESET_ROW(name, inner, outer) {name, TSR_LEVEL_##inner, TSR_LEVEL_##outer},
 
-enum {
-    PRESET_COUNT = (int)(sizeof(presets) / sizeof(presets[0]))
-};
+static const preset presets[] = {TSRI_PRESETS(TSRI_PRESET_ROW, TSRI_PRESET_ROW)};
 
-static const preset *find_preset(const char *name)
+_Static_assert(sizeof(presets) / sizeof(presets[0]) == TSRI_PRESET_COUNT, "count the presets");
+
+const char *tsri_preset_at(int index)
 {
-    for (int i = 0; i < PRESET_COUNT; i++) {
-        if (strcmp(presets[i].name, name) == 0) {
-            return &presets[i];
+    return index >= 0 && index < TSRI_PRESET_COUNT ? presets[index].name : NULL;
+}
+
+tsr_status tsri_preset_find(const char *name, int *out)
+{
+    const char *names[TSRI_PRESET_COUNT];
+    const char *near = NULL;
+
+    for (int i = 0; i < TSRI_PRESET_COUNT; i++) {
+        names[i] = presets[i].name;
+        if (strcmp(names[i], name) == 0) {
+            *out = i;
+            return TSR_OK;
         }
     }
-    return NULL;
+    near = tsri_nearest(name, names, TSRI_PRESET_COUNT);
+    return TSR_RAISE(TSR_ERR_INVALID, "preset \"%s\": wants one of " TSRI_PRESET_NAMES "%s%s", name,
+                     near != NULL ? "; the nearest is " : "", near != NULL ? near : "");
 }
 
 tsr_status tsr_fsdp_preset(const tsr_comm *comm, const char *name, tsr_fsdp_options *options)
 {
     TSRI_WANT_AS("comm, preset, options", comm, name, options);
 
-    const preset *p = find_preset(name);
+    int index = 0;
 
-    if (p == NULL) {
-        const char *names[PRESET_COUNT];
-        const char *near = NULL;
-
-        for (int i = 0; i < PRESET_COUNT; i++) {
-            names[i] = presets[i].name;
-        }
-        near = tsri_nearest(name, names, PRESET_COUNT);
-        return TSR_RAISE(TSR_ERR_INVALID,
-                         "preset \"%s\": wants ddp, zero1, zero2, fsdp, hsdp or hfsdp%s%s", name,
-                         near != NULL ? "; the nearest is " : "", near != NULL ? near : "");
-    }
+    TSR_TRY(tsri_preset_find(name, &index));
     memset(options->levels, 0, sizeof(options->levels));
-    options->levels[0] = (tsr_axis_level){TSR_AXIS_INNER, p->inner};
-    options->levels[1] = (tsr_axis_level){TSR_AXIS_OTHERS, p->outer};
+    options->levels[0] = (tsr_axis_level){TSR_AXIS_INNER, presets[index].inner};
+    options->levels[1] = (tsr_axis_level){TSR_AXIS_OTHERS, presets[index].outer};
     return TSR_OK;
 }
 
 const char *tsri_preset_name(tsr_level inner, tsr_level outer)
 {
-    for (int i = 0; i < PRESET_COUNT; i++) {
+    for (int i = 0; i < TSRI_PRESET_COUNT; i++) {
         if (presets[i].inner == inner && presets[i].outer == outer) {
             return presets[i].name;
         }

@@ -22,11 +22,10 @@ static void fill_names(const tsri_option_names *names, tsri_job_names *out)
 
 static void fill_parallel(const tsri_config *config, bool bf16, tsri_job_options *out)
 {
-    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
     const tsri_config_parallel *p = &config->parallel;
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
-    out->preset = presets[p->preset];
+    out->preset = tsri_preset_at(p->preset);
     out->sequence_parallel = p->sequence_parallel;
     out->recompute.every = p->activation_checkpointing; /* none 0, block 1, selective 2 */
     out->one_unit = p->units == 1;

@@ -93,6 +93,11 @@ static tsr_status make_unit(tsri_job *job, tsr_module *module)
     return TSR_OK;
 }
 
+const char *tsri_job_preset(const tsri_job_options *o)
+{
+    return o->preset != NULL ? o->preset : TSRI_PRESET_DEFAULT;
+}
+
 static tsr_status apply_fsdp(tsri_job *job)
 {
     tsri_job_options *o = &job->options;
@@ -105,7 +110,7 @@ static tsr_status apply_fsdp(tsri_job *job)
         TSR_TRY(
             tsr_module_set_checkpoint_keep(layer, o->recompute.keep.at, o->recompute.keep.count));
     }
-    TSR_TRY(tsr_fsdp_preset(job->comm, o->preset != NULL ? o->preset : "hsdp", &o->fsdp));
+    TSR_TRY(tsr_fsdp_preset(job->comm, tsri_job_preset(o), &o->fsdp));
     tsr_module *unit = NULL;
 
     for (int i = 0; !o->one_unit && (unit = tsri_model_unit(&o->model, job->model, i)) != NULL;

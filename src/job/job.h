@@ -12,6 +12,7 @@
 #include "tessera/fsdp.h"
 #include "tessera/world.h"
 
+#include "fsdp/fsdp.h"
 #include "nn/model.h"
 #include "optim/optim.h"
 
@@ -37,7 +38,7 @@ typedef struct tsri_job_options {
     int data_axis_count;                      /* of data_axes; 0: all but the tp axis */
     const char *data_axes[TSR_MESH_MAX_AXES]; /* axes that carry data, by name */
     const char *tp_axis;       /* axis of the model's tp plan; NULL: "tp" if the mesh has it */
-    const char *preset;        /* of tsr_fsdp_preset; NULL: hsdp */
+    const char *preset;        /* of tsr_fsdp_preset; NULL: TSRI_PRESET_DEFAULT */
     tsr_fsdp_options fsdp;     /* dtypes, reshard, prefetch; levels and patterns are not read */
     tsri_job_names split_cols; /* patterns: split along dim 1 */
     tsri_job_names ignored;    /* patterns: taken by no unit */
@@ -106,6 +107,8 @@ typedef struct tsri_plan_summary {
     const char *peak_label;
 } tsri_plan_summary;
 void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
+/** Name of the preset that o asks for. */
+const char *tsri_job_preset(const tsri_job_options *o);
 /** Local. Whether options are legal on size ranks, as far as placements alone say. */
 tsr_status tsri_job_check(const tsri_job_options *options, int size);
 /** Dry run on a sim world as rank of size: two steps, of which the second is recorded, because

@@ -308,8 +308,7 @@ static tsr_status run_all(const tsri_job_options *options, int size, const tsri_
     tsr_status status = TSR_OK;
 
     *out = (tsri_forecast){0};
-    (void)snprintf(out->preset, sizeof(out->preset), "%s",
-                   options->preset != NULL ? options->preset : "hsdp");
+    (void)snprintf(out->preset, sizeof(out->preset), "%s", tsri_job_preset(options));
     status = tsri_job_dry_run(options, 0, size, &world, &job);
     if (status == TSR_ERR_INVALID || status == TSR_ERR_UNSUPPORTED || status == TSR_ERR_SHAPE ||
         status == TSR_ERR_PLACEMENT) {

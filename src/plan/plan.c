@@ -212,10 +212,9 @@ tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream)
                   "preset  %s; parameters gathered in %s, gradients reduced in %s\n"
                   "step    %d x %lld sequences of %lld tokens\n",
                   tsri_model_arch_name(&o->model), (long long)tsri_model_param_count(&o->model),
-                  tsr_mesh_format(job->mesh, mesh, sizeof(mesh)),
-                  o->preset != NULL ? o->preset : "hsdp", dtype_name(o->fsdp.param_dtype),
-                  dtype_name(o->fsdp.reduce_dtype), o->micro_batches, (long long)o->batch,
-                  (long long)o->seq);
+                  tsr_mesh_format(job->mesh, mesh, sizeof(mesh)), tsri_job_preset(o),
+                  dtype_name(o->fsdp.param_dtype), dtype_name(o->fsdp.reduce_dtype),
+                  o->micro_batches, (long long)o->batch, (long long)o->seq);
     write_memory(job, stream);
     TSR_TRY(write_units(job, stream));
     TSR_TRY(write_traffic(job, stream));

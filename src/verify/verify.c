@@ -127,7 +127,7 @@ static tsr_status check_same_options(tsr_world *world, const tsri_verify_options
                    "case %s mesh %s preset %s sequence-parallel %d checkpointing %d "
                    "reshard %d prefetch %d",
                    o->folder, o->mesh != NULL ? o->mesh : "of all ranks",
-                   o->preset != NULL ? o->preset : "hsdp", (int)o->sequence_parallel,
+                   o->preset != NULL ? o->preset : TSRI_PRESET_DEFAULT, (int)o->sequence_parallel,
                    o->recompute_every, (int)o->reshard, o->prefetch_depth);
     TSR_TRY(tsr_world_check_same(world, "what to verify", text, strlen(text)));
     return TSR_OK;
@@ -225,7 +225,7 @@ static void judge(const replay *r, const tsri_verify_options *options, tsri_veri
 
     *out = (tsri_verify_report){
         .arch = tsri_model_arch_name(&c->spec),
-        .preset = options->preset != NULL ? options->preset : "hsdp",
+        .preset = options->preset != NULL ? options->preset : TSRI_PRESET_DEFAULT,
         .params = tsri_model_param_count(&c->spec),
         .batch = c->batch,
         .seq = c->seq,

@@ -43,13 +43,12 @@ int tsri_verify_draw_ranks(uint64_t seed)
 
 static void draw_once(source *s, int ranks, tsri_verify_options *out, char *mesh, size_t size)
 {
-    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"};
     const int tp = draw_divisor(s, ranks);
     const int shard = draw_divisor(s, ranks / tp);
 
     (void)snprintf(mesh, size, "replicate=%d,shard=%d,tp=%d", ranks / tp / shard, shard, tp);
     out->mesh = mesh;
-    out->preset = presets[draw_below(s, 6)];
+    out->preset = tsri_preset_at(draw_below(s, TSRI_PRESET_COUNT));
     out->sequence_parallel = draw_below(s, 2) == 1;
     out->recompute_every = draw_below(s, 3);
     out->reshard = (tsr_reshard)draw_below(s, 3);

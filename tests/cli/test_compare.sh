@@ -84,7 +84,7 @@ has out '^fsdp did not run: 2 ranks with .* this machine has'
 
 # shellcheck disable=SC2086
 start 2 $tiny --presets ddp,hsdq
-has err '"hsdq" is none of .*; nearest: hsdp'
+has err 'preset "hsdq": wants one of .*; the nearest is hsdp'
 # shellcheck disable=SC2086
 start 2 $tiny --steps 1.5
 has err '--steps 1.5: wants a whole number'

@@ -161,7 +161,7 @@ has err 'with 32768 ranks, wants at most 16384'
 start 2 model.preset=llama-tiny --cluster 8xH10
 has err 'nearest: 8xH100'
 start 2 model.preset=llama-tiny --presets fsdp,hsdpp
-has err '"hsdpp" is none of ddp,zero1,zero2,fsdp,hsdp,hfsdp; nearest: hsdp'
+has err '--presets: preset "hsdpp": wants one of .*; the nearest is hsdp'
 start 2 model.preset=llama-tiny --ranks 0
 has err 'wants a number from 1 to'
 start 2 "$folder/run.yaml" --ranks 6

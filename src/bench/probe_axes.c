@@ -77,7 +77,7 @@ static tsr_status list_axes(const tsr_world *world, const tsr_mesh *mesh,
 tsr_status tsri_probe_axes(tsr_world *world, tsr_mesh *mesh, const tsri_machine *declared,
                            double seconds, tsri_probe_axis *axes, int *count_out)
 {
-    tsri_probe_plan plan = {
+    tsri_probe_scope plan = {
         .kind_count = 1, .large_bytes = tsri_probe_enough_bytes, .seconds = seconds};
     tsri_probe_row rows[TSRI_PROBE_MAX_ROWS];
     int row_count = 0;

@@ -38,7 +38,7 @@ typedef struct link_probe {
     tsr_group *group; /* of the row being measured */
     tsr_buffer *in, *out;
     bench_matmul work; /* what compute does meanwhile */
-    const tsri_probe_plan *plan;
+    const tsri_probe_scope *plan;
 } link_probe;
 
 static tsr_status work_until(link_probe *p, tsr_event event)
@@ -167,7 +167,7 @@ static tsr_status measure_kind(link_probe *p, const tsri_probe_row *like, double
 
 static tsr_status measure_masks(link_probe *p, tsri_probe_row *rows, int *row_count)
 {
-    const tsri_probe_plan *plan = p->plan;
+    const tsri_probe_scope *plan = p->plan;
     const double budget_s = plan->seconds / (plan->mask_count * plan->kind_count);
 
     *row_count = 0;
@@ -186,7 +186,7 @@ static tsr_status measure_masks(link_probe *p, tsri_probe_row *rows, int *row_co
     return TSR_OK;
 }
 
-tsr_status tsri_probe_measure(tsr_world *world, tsr_mesh *mesh, const tsri_probe_plan *plan,
+tsr_status tsri_probe_measure(tsr_world *world, tsr_mesh *mesh, const tsri_probe_scope *plan,
                               tsri_probe_row *rows, int *row_count)
 {
     const int64_t mnk[3] = {WORK_SIDE, WORK_SIDE, WORK_SIDE};

@@ -115,14 +115,14 @@ static tsr_status check_memory(const tsri_job_options *options)
 {
     tsr_world *world = NULL;
     tsri_job *dry = NULL;
-    tsri_plan_summary plan;
+    tsri_step_memory need;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_job_dry_run(options, 0, 1, &world, &dry));
-    tsri_job_summarize(dry, &plan);
+    tsri_job_summarize(dry, &need);
     tsri_job_close(&dry);
     tsr_world_close(&world);
-    status = tsri_host_memory_check(plan.total_bytes, tsri_boot_get_info()->local_size);
+    status = tsri_host_memory_check(need.total_bytes, tsri_boot_get_info()->local_size);
     if (status == TSR_ERR_NOMEM) {
         return TSR_RAISE(TSR_ERR_NOMEM,
                          "measuring kernels of this model's width, with %d layers on each rank: %s",

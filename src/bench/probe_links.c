@@ -45,10 +45,10 @@ static tsr_status measure_tiers(tsr_world *world, int local, double large_bytes,
     const int ranks = tsr_world_size(world);
     const int inner = local > 0 ? local : ranks;
     const tsr_mesh_axis axes[2] = {{"host", ranks / inner}, {"local", inner}};
-    tsri_probe_plan plan = {.kind_count = TSRI_PROBE_KINDS,
-                            .large_bytes = large_bytes,
-                            .longest_s = longest_s,
-                            .seconds = seconds};
+    tsri_probe_scope plan = {.kind_count = TSRI_PROBE_KINDS,
+                             .large_bytes = large_bytes,
+                             .longest_s = longest_s,
+                             .seconds = seconds};
     tsr_mesh *mesh = NULL;
     tsri_reach reach[TSRI_PROBE_MAX_ROWS];
     int *ring = NULL;

@@ -31,18 +31,18 @@ enum {
 static const double tsri_probe_enough_bytes = 1 << 20;
 
 /** What is measured, and with how much patience. */
-typedef struct tsri_probe_plan {
+typedef struct tsri_probe_scope {
     unsigned masks[TSRI_PROBE_MASKS];
     int mask_count;
     int kind_count;     /* all-gather, reduce-scatter, all-reduce, from the first on */
     double large_bytes; /* of the large cells, at most */
     double longest_s;   /* that one may take to get to enough bytes */
     double seconds;     /* of all, about */
-} tsri_probe_plan;
+} tsri_probe_scope;
 
 /** Rows of all groups of plan's masks on mesh, TSRI_PROBE_CELLS for each kind. Collective over the
  *  world. */
-tsr_status tsri_probe_measure(tsr_world *world, tsr_mesh *mesh, const tsri_probe_plan *plan,
+tsr_status tsri_probe_measure(tsr_world *world, tsr_mesh *mesh, const tsri_probe_scope *plan,
                               tsri_probe_row *rows, int *row_count);
 
 /* ---- probe_fit.c ---- */

@@ -55,7 +55,7 @@ typedef struct view {
     const tsri_topo *topo;
     const char *const *hosts; /* NULL: no job */
     int host_count;
-    tsri_topo_plan *plan;
+    tsri_topo_mapping *plan;
     tsri_topo_mesh *mesh;
 } view;
 
@@ -197,7 +197,7 @@ static tsr_status make_mesh(view *v, int nodes)
 static void drop(view *v)
 {
     tsri_topo_mesh_free(&v->mesh);
-    tsri_topo_plan_free(&v->plan);
+    tsri_topo_mapping_free(&v->plan);
 }
 
 /* Plan and mesh; ranks on each of nodes hosts, or 0: as the options say. */
@@ -209,7 +209,7 @@ static tsr_status find_view(view *v, int nodes, int ranks)
         TSR_TRY(fit_mesh(v->o, v->topo, &nodes, &ranks));
     }
     ask.ranks = ranks;
-    TSR_TRY(tsri_topo_plan_create(v->topo, &ask, &v->plan));
+    TSR_TRY(tsri_topo_mapping_create(v->topo, &ask, &v->plan));
     TSR_TRY(make_mesh(v, nodes));
     return TSR_OK;
 }
@@ -229,7 +229,7 @@ static tsr_status print_topo_json(const view *v)
     (void)json_object_set_new(all, "hosts", hosts);
     TSR_TRY_GOTO(status, tsri_topo_to_json(v->topo, &part), out);
     (void)json_object_set_new(all, "machine", part);
-    TSR_TRY_GOTO(status, tsri_topo_plan_to_json(v->topo, v->plan, &part), out);
+    TSR_TRY_GOTO(status, tsri_topo_mapping_to_json(v->topo, v->plan, &part), out);
     (void)json_object_set_new(all, "plan", part);
     TSR_TRY_GOTO(status, tsri_topo_mesh_to_json(v->mesh, &part), out);
     (void)json_object_set_new(all, "mesh", part);

@@ -155,7 +155,7 @@ static tsr_status find_machine(comparison *c, const tsri_compare_options *option
 static tsr_status plan_preset(comparison *c, tsri_compare_row *row)
 {
     const int local = c->report->ranks > 1 ? tsri_boot_get_info()->local_size : 1;
-    tsri_plan_summary plan;
+    tsri_step_memory need;
 
     TSR_TRY(
         tsri_forecast_run(&c->options, c->report->ranks, &c->report->machine, NULL, &row->plan));
@@ -164,9 +164,9 @@ static tsr_status plan_preset(comparison *c, tsri_compare_row *row)
     }
     TSR_TRY(tsri_job_dry_run(&c->options, tsr_world_rank(c->world), c->report->ranks, &c->dry_world,
                              &c->dry));
-    tsri_job_summarize(c->dry, &plan);
-    row->planned_bytes = plan.total_bytes;
-    TSR_TRY(tsri_host_memory_check(plan.total_bytes + plan.host_bytes, local));
+    tsri_job_summarize(c->dry, &need);
+    row->planned_bytes = need.total_bytes;
+    TSR_TRY(tsri_host_memory_check(need.total_bytes + need.host_bytes, local));
     return TSR_OK;
 }
 

@@ -13,7 +13,7 @@
 #include "bench/bench.h"
 #include "plan/hideable.h"
 #include "plan/hosts.h"
-#include "plan/plan.h"
+#include "plan/step_cost.h"
 
 enum {
     WARMUP = 2 /* connections and memory; then optimizer state that was not there before */

@@ -27,7 +27,7 @@ tsr_status tsri_storage_create(tsr_comm *comm, size_t bytes, tsri_mem_kind kind,
 /** Drop one owner and set *storage to NULL; it may be NULL. */
 void tsri_storage_release(tsri_storage **storage);
 
-/** Most steps of one plan: each axis leaves its place once and takes its new one once. */
+/** Most steps of one route: each axis leaves its place once and takes its new one once. */
 #define TSRI_PLAN_MAX_STEPS (2 * TSR_MESH_MAX_AXES)
 
 typedef enum tsri_step_kind {
@@ -46,14 +46,14 @@ typedef struct tsri_step {
     tsr_layout after;
 } tsri_step;
 
-typedef struct tsri_plan {
+typedef struct tsri_route {
     int step_count;
     int collective_count;
     tsri_step step[TSRI_PLAN_MAX_STEPS];
-} tsri_plan;
+} tsri_route;
 
 /** The steps from one layout to another. Pure, the same on every rank. */
-tsr_status tsri_plan_make(const tsr_layout *from, const tsr_layout *to, tsri_plan *out);
+tsr_status tsri_route_find(const tsr_layout *from, const tsr_layout *to, tsri_route *out);
 
 /**
  * A piece [outer, extent, inner] cut along its middle for ranks, as it travels: one block per rank,

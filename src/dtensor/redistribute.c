@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file redistribute.c
- * Carries out a plan: one dtensor per step, each made from the one before.
+ * Carries out a route: one dtensor per step, each made from the one before.
  *
  * The source is only read. Every collective moves equal counts; where a piece, with slack behind
  * it, already is what travels, the call works on it directly, and otherwise on blocks in scratch
@@ -244,7 +244,7 @@ static tsr_status run_cast(const run *r, const tsr_dtensor *in, tsr_dtensor *out
     return TSR_OK;
 }
 
-/* ---- the plan ---- */
+/* ---- the route ---- */
 
 static tsr_status run_plan_step(const run *r, const tsri_step *step, tsr_dtensor *in,
                                 tsr_dtensor *out)
@@ -312,18 +312,18 @@ static void set_purpose(run *r, bool last)
 }
 
 /* The tensor travels in wide between the first reduction and the last. */
-static tsr_status run_plan(run *r, const tsri_plan *plan, tsr_dtype wide, tsr_dtensor **now)
+static tsr_status run_plan(run *r, const tsri_route *route, tsr_dtype wide, tsr_dtensor **now)
 {
     tsr_dtype dtype = (*now)->dtype;
     int last_reduction = -1;
 
-    for (int i = 0; i < plan->step_count; i++) {
-        last_reduction = reduces(&plan->step[i]) ? i : last_reduction;
+    for (int i = 0; i < route->step_count; i++) {
+        last_reduction = reduces(&route->step[i]) ? i : last_reduction;
     }
-    for (int i = 0; i < plan->step_count; i++) {
-        const tsri_step *step = &plan->step[i];
+    for (int i = 0; i < route->step_count; i++) {
+        const tsri_step *step = &route->step[i];
         bool narrows = i == last_reduction && wide != dtype;
-        bool last = i == plan->step_count - 1;
+        bool last = i == route->step_count - 1;
 
         set_purpose(r, false);
         if (reduces(step) && (*now)->dtype != wide) {
@@ -343,7 +343,7 @@ tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                              const tsri_redistribute_options *options, tsr_dtensor **out)
 {
     tsr_status status = TSR_OK;
-    tsri_plan plan;
+    tsri_route route;
     run r = {.comm = tensor->comm,
              .persistent = options != NULL && options->persistent,
              .label = options != NULL && options->label != NULL ? options->label : label};
@@ -352,11 +352,11 @@ tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
                          ? options->reduce_dtype
                          : tensor->dtype;
 
-    TSR_TRY(tsri_plan_make(&tensor->layout, to, &plan));
+    TSR_TRY(tsri_route_find(&tensor->layout, to, &route));
     if (options != NULL && options->asked) {
         TSR_TRY(tsri_dtensor_check_partial(tensor, to));
     }
-    if (plan.step_count == 0 && tsri_layout_identical(&tensor->layout, to)) {
+    if (route.step_count == 0 && tsri_layout_identical(&tensor->layout, to)) {
         *out = tsr_dtensor_retain(tensor);
         return TSR_OK;
     }
@@ -364,12 +364,12 @@ tsr_status tsri_redistribute(tsr_dtensor *tensor, const tsr_layout *to,
         return TSR_RAISE(TSR_ERR_STATE, "redistribution of \"%s\", which has no memory",
                          tensor->label);
     }
-    if (plan.step_count == 0) { /* other words for the same pieces */
+    if (route.step_count == 0) { /* other words for the same pieces */
         TSR_TRY(tsri_dtensor_view(tensor, to, 0, out));
         return TSR_OK;
     }
     now = tsr_dtensor_retain(tensor);
-    TSR_TRY_GOTO(status, run_plan(&r, &plan, wide, &now), release_now);
+    TSR_TRY_GOTO(status, run_plan(&r, &route, wide, &now), release_now);
     now->layout = *to;
     *out = now;
     return TSR_OK;

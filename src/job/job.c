@@ -356,7 +356,7 @@ close_world:
     return status;
 }
 
-void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out)
+void tsri_job_summarize(const tsri_job *job, tsri_step_memory *out)
 {
     const tsr_device *device = tsri_comm_device(job->comm);
     tsri_arena_stats stats;

@@ -97,7 +97,7 @@ tsr_status tsri_job_step(tsri_job *job, int64_t step, double lr, double clip_nor
                          const tsri_step_hooks *hooks, tsri_step_result *out);
 
 /** Memory and traffic of one step, as the dry run found them. */
-typedef struct tsri_plan_summary {
+typedef struct tsri_step_memory {
     size_t kind_bytes[TSRI_MEM_COUNT]; /* at the step's peak */
     size_t kind_most[TSRI_MEM_COUNT];  /* most of each kind by itself */
     size_t fixed_bytes;                /* parameters, optimizer, tables */
@@ -105,8 +105,8 @@ typedef struct tsri_plan_summary {
     size_t total_bytes;
     size_t host_bytes; /* what rests in host memory besides; part of none of the above */
     const char *peak_label;
-} tsri_plan_summary;
-void tsri_job_summarize(const tsri_job *job, tsri_plan_summary *out);
+} tsri_step_memory;
+void tsri_job_summarize(const tsri_job *job, tsri_step_memory *out);
 /** Name of the preset that o asks for. */
 const char *tsri_job_preset(const tsri_job_options *o);
 /** Local. Whether options are legal on size ranks, as far as placements alone say. */
@@ -116,5 +116,3 @@ tsr_status tsri_job_check(const tsri_job_options *options, int size);
  *  and summary. *world_out must outlive it. */
 tsr_status tsri_job_dry_run(const tsri_job_options *options, int rank, int size,
                             tsr_world **world_out, tsri_job **out);
-/** Write plan.txt: memory by kind, units, collectives by axis. */
-tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream);

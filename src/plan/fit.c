@@ -26,7 +26,7 @@ static tsr_status try_job(const tsri_config *config, int ranks, const tsri_confi
                           bool *fits_out)
 {
     tsri_job_options options;
-    tsri_plan_summary plan;
+    tsri_step_memory need;
     tsr_world *world = NULL;
     tsri_job *dry = NULL;
 
@@ -43,8 +43,8 @@ static tsr_status try_job(const tsri_config *config, int ranks, const tsri_confi
         return TSR_OK;
     }
     TSR_TRY(status);
-    tsri_job_summarize(dry, &plan);
-    *fits_out = plan.total_bytes <= memory->device_bytes;
+    tsri_job_summarize(dry, &need);
+    *fits_out = need.total_bytes <= memory->device_bytes;
     tsri_job_close(&dry);
     tsr_world_close(&world);
     return TSR_OK;

@@ -343,8 +343,8 @@ static tsri_span extend_span(tsri_span a, tsri_span b, double times)
 
 static void extend_memory(const tsri_forecast *a, tsri_forecast *b, double times)
 {
-    const tsri_plan_summary *from = &a->memory;
-    tsri_plan_summary *to = &b->memory;
+    const tsri_step_memory *from = &a->memory;
+    tsri_step_memory *to = &b->memory;
 
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
         to->kind_bytes[kind] = extend_size(from->kind_bytes[kind], to->kind_bytes[kind], times);

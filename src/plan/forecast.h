@@ -52,8 +52,8 @@ typedef struct tsri_forecast { /* lint: the printed forecast, figure by figure *
     int counted; /* micro-batches that were run */
     int axes_count;
 
-    tsri_plan_summary memory; /* peak_label is copied to peak */
-    size_t logits_bytes;      /* of activations at the peak: logits and their gradient */
+    tsri_step_memory memory; /* peak_label is copied to peak */
+    size_t logits_bytes;     /* of activations at the peak: logits and their gradient */
 
     /* At the usual rates; the ranges are those of the cluster's ends. */
     double step_s, compute_s;

@@ -280,7 +280,7 @@ void tsri_ranks_print(const tsri_ranks *ranks, FILE *stream)
                   "total", "host");
     for (int i = 0; i < ranks->class_count; i++) {
         const tsri_rank_class *c = &ranks->classes[i];
-        const tsri_plan_summary *s = &c->run.summary;
+        const tsri_step_memory *s = &c->run.summary;
 
         (void)fprintf(stream, "  %8d %8d %12.1f %12.1f %12.1f %12.1f\n", c->rank_count,
                       c->representative, (double)s->fixed_bytes / mib, (double)s->arena_bytes / mib,

@@ -21,9 +21,9 @@ enum {
 /** What one rank does: the job's opening and two steps; the second is the first in which parameters
  *  are gathered that the step before updated. */
 typedef struct tsri_rank_run {
-    tsri_ledger *ledger;       /* owned */
-    int begin[2], end;         /* entries of step i: begin[i] up to begin[i + 1], or end */
-    tsri_plan_summary summary; /* of the second step; peak_label is label */
+    tsri_ledger *ledger;      /* owned */
+    int begin[2], end;        /* entries of step i: begin[i] up to begin[i + 1], or end */
+    tsri_step_memory summary; /* of the second step; peak_label is label */
     char label[TSRI_RANK_LABEL_BYTES];
 } tsri_rank_run;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* Binding by hwloc. Every rank of a host reads the same machine and makes the same plan, so shares
- * fit together without a word between ranks. */
+/* Binding by hwloc. Every rank of a host reads the same machine and makes the same mapping, so
+ * shares fit together without a word between ranks. */
 #include "topo/bind.h"
 
 #include "topo_priv.h"
@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "topo/plan.h"
+#include "topo/mapping.h"
 
 /* A launcher that gave this process less than the machine has made the choice. */
 static bool is_free(hwloc_topology_t h)
@@ -24,14 +24,14 @@ static bool is_free(hwloc_topology_t h)
     return result;
 }
 
-static bool bind_cores(hwloc_topology_t h, const tsri_topo *topo, const tsri_topo_plan *plan,
+static bool bind_cores(hwloc_topology_t h, const tsri_topo *topo, const tsri_topo_mapping *mapping,
                        const tsri_topo_place *place)
 {
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
     bool result = set != NULL;
 
     for (int i = 0; i < place->core_count && result; i++) {
-        const tsri_topo_core *core = &topo->cores[plan->cores[place->core_first + i]];
+        const tsri_topo_core *core = &topo->cores[mapping->cores[place->core_first + i]];
 
         for (int k = 0; k < core->pu_count; k++) {
             result = result && hwloc_bitmap_set(set, (unsigned)topo->pus[core->pu_first + k]) == 0;
@@ -59,15 +59,15 @@ static bool bind_memory(hwloc_topology_t h, const tsri_topo *topo, int numa)
     return result;
 }
 
-static void bind_place(hwloc_topology_t h, const tsri_topo *topo, const tsri_topo_plan *plan,
+static void bind_place(hwloc_topology_t h, const tsri_topo *topo, const tsri_topo_mapping *mapping,
                        int local_rank, tsri_topo_binding *out)
 {
-    const tsri_topo_place *place = &plan->places[local_rank];
+    const tsri_topo_place *place = &mapping->places[local_rank];
     char numa[48] = "";
 
     if (place->core_count == 0) {
         (void)snprintf(out->text, sizeof(out->text), "ranks are not bound: %d ranks on %d core%s",
-                       plan->place_count, topo->core_count, topo->core_count == 1 ? "" : "s");
+                       mapping->place_count, topo->core_count, topo->core_count == 1 ? "" : "s");
         return;
     }
     if (place->core_count == topo->core_count) {
@@ -80,7 +80,7 @@ static void bind_place(hwloc_topology_t h, const tsri_topo *topo, const tsri_top
                        "ranks are not bound: the launcher has bound it already");
         return;
     }
-    if (!bind_cores(h, topo, plan, place)) {
+    if (!bind_cores(h, topo, mapping, place)) {
         (void)snprintf(out->text, sizeof(out->text), "ranks are not bound: %s", strerror(errno));
         return;
     }
@@ -98,7 +98,7 @@ tsr_status tsri_topo_bind(int local_rank, int local_size, bool cores_only, tsri_
 {
     const tsri_topo_ask ask = {.ranks = local_size, .cores_only = cores_only};
     tsri_topo *topo = NULL;
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *mapping = NULL;
     hwloc_topology_t h = NULL;
     tsr_status status = TSR_OK;
 
@@ -107,20 +107,20 @@ tsr_status tsri_topo_bind(int local_rank, int local_size, bool cores_only, tsri_
         return TSR_RAISE(TSR_ERR_INVALID, "local rank %d of %d", local_rank, local_size);
     }
     TSR_TRY(tsri_topo_read(cores_only ? TSRI_TOPO_LIVE_CORES : TSRI_TOPO_LIVE, NULL, &topo));
-    TSR_TRY_GOTO(status, tsri_topo_plan_create(topo, &ask, &plan), free_topo);
+    TSR_TRY_GOTO(status, tsri_topo_mapping_create(topo, &ask, &mapping), free_topo);
     if (hwloc_topology_init(&h) != 0) {
         status = TSR_RAISE(TSR_ERR_NOMEM, "hwloc has no memory");
         goto free_topo;
     }
     if (hwloc_topology_load(h) == 0 && hwloc_topology_is_thissystem(h) != 0) {
-        bind_place(h, topo, plan, local_rank, out);
+        bind_place(h, topo, mapping, local_rank, out);
     } else {
         (void)snprintf(out->text, sizeof(out->text),
                        "ranks are not bound: hwloc shows another machine");
     }
     hwloc_topology_destroy(h);
 free_topo:
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&mapping);
     tsri_topo_free(&topo);
     return status;
 }

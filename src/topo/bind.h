@@ -2,7 +2,7 @@
  * Copyright The Tessera authors */
 /**
  * @file bind.h
- * Binding this process to its share of the machine, as topo/plan.h divides it.
+ * Binding this process to its share of the machine, as topo/mapping.h divides it.
  *
  * Threads: call once per process, before threads that compute are started.
  */

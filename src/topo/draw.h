@@ -10,18 +10,18 @@
 
 #include <stdio.h>
 
+#include "topo/mapping.h"
 #include "topo/mesh.h"
-#include "topo/plan.h"
 
 /** The machine as a tree, its links, the ranks' places, and the reasons. */
-tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_plan *plan, FILE *to);
+tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_mapping *mapping, FILE *to);
 /** The axes of a mesh and why. */
 void tsri_topo_draw_mesh(const tsri_topo_mesh *mesh, FILE *to);
 /** Notes, one paragraph each. */
 void tsri_topo_draw_notes(const tsri_topo_notes *notes, FILE *to);
 /** A self-contained SVG; mesh may be NULL. */
-tsr_status tsri_topo_draw_svg(const tsri_topo *topo, const tsri_topo_plan *plan,
+tsr_status tsri_topo_draw_svg(const tsri_topo *topo, const tsri_topo_mapping *mapping,
                               const tsri_topo_mesh *mesh, FILE *to);
 /** "0-3,8-11": the system's numbers of the threads of place rank into text; returns text. */
-const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_plan *plan, int rank,
-                                   char *text, size_t size);
+const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_mapping *mapping,
+                                   int rank, char *text, size_t size);

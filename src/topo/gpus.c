@@ -5,7 +5,7 @@
  *
  * Ranks have GPUs of one maker: those that its library numbers, else those that the bus calls GPUs;
  * what OpenCL alone names comes last, because a processor's own graphics is of that kind. */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 #include "topo_priv.h"
 
 #include "base/base.h"
@@ -114,7 +114,7 @@ void tsri_topo_find_hidden(tsri_topo *topo)
 
 /* ---- words ---- */
 
-static tsr_status note_others(const tsri_topo *topo, tsri_topo_plan *plan)
+static tsr_status note_others(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     const int vendor = tsri_topo_maker(topo);
     int hidden[TSRI_TOPO_MAX_GPUS];
@@ -132,7 +132,7 @@ static tsr_status note_others(const tsri_topo *topo, tsri_topo_plan *plan)
     }
     if (hidden_count > 0) {
         TSR_TRY(tsri_topo_note_add(
-            &plan->notes, true, "gpus",
+            &mapping->notes, true, "gpus",
             "%d of %d GPUs on the bus (GPU %s) cannot be opened here: a control group or a "
             "setting such as %s hides them; direct traffic to them fails, so ask the batch system "
             "for GPUs per node, not per task",
@@ -140,7 +140,7 @@ static tsr_status note_others(const tsri_topo *topo, tsri_topo_plan *plan)
             tsri_topo_ranges(hidden, hidden_count, text, sizeof(text)), maker_of(vendor)->hides));
     }
     if (foreign_count > 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "gpus",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "gpus",
                                    "%d of %d GPUs (GPU %s) without a rank: of another maker than "
                                    "those of which the record "
                                    "knows most",
@@ -150,7 +150,7 @@ static tsr_status note_others(const tsri_topo *topo, tsri_topo_plan *plan)
     return TSR_OK;
 }
 
-static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
+static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     const maker *m = maker_of(tsri_topo_maker(topo));
     int last = -1;
@@ -165,11 +165,11 @@ static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
         last = g->visible && g->device > last ? g->device : last;
     }
     if (unknown) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "gpus",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "gpus",
                                    "the record has no device numbers; %s", m->numbers));
     }
     if (differ) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "gpus",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "gpus",
                                    "devices are not numbered in PCI order: open the number shown "
                                    "beside each GPU, or %s",
                                    m->order));
@@ -177,9 +177,9 @@ static tsr_status note_numbers(const tsri_topo *topo, tsri_topo_plan *plan)
     return TSR_OK;
 }
 
-tsr_status tsri_topo_note_gpus(const tsri_topo *topo, tsri_topo_plan *plan)
+tsr_status tsri_topo_note_gpus(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
-    TSR_TRY(note_others(topo, plan));
-    TSR_TRY(note_numbers(topo, plan));
+    TSR_TRY(note_others(topo, mapping));
+    TSR_TRY(note_numbers(topo, mapping));
     return TSR_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* Islands: connected components of the GPUs under "these two belong together". */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 
 #include "base/base.h"
 
@@ -139,7 +139,7 @@ static void look_at_pairs(const graph *g, const int *island, pairs *joined, pair
     }
 }
 
-static tsr_status note_links(const graph *g, const int *island, tsri_topo_plan *plan)
+static tsr_status note_links(const graph *g, const int *island, tsri_topo_mapping *mapping)
 {
     const tsri_topo *t = g->topo;
     pairs joined = {0};
@@ -151,21 +151,21 @@ static tsr_status note_links(const graph *g, const int *island, tsri_topo_plan *
     const int count = joined.count + weak.count + without.count;
 
     TSR_TRY(tsri_topo_note_add(
-        &plan->notes, false, "islands",
+        &mapping->notes, false, "islands",
         "%d, the connected parts of the %s graph%s, at %s GB/s a pair (links above %.0f %% of the "
         "largest count)",
-        plan->island_count, t->link_kind, t->link_switched ? ", through switches" : "",
+        mapping->island_count, t->link_kind, t->link_switched ? ", through switches" : "",
         range_of(&joined, range, sizeof(range)), 100.0 * TSRI_TOPO_LINK_SHARE));
     if (weak.count > 0) {
         TSR_TRY(tsri_topo_note_add(
-            &plan->notes, false, "islands",
+            &mapping->notes, false, "islands",
             "%d of %d pairs in islands have a link that is too small to count, of %s GB/s (first: "
             "GPU %d and %d)",
             weak.count, count, range_of(&weak, range, sizeof(range)), weak.first[0],
             weak.first[1]));
     }
     if (without.count > 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "islands",
                                    "%d of %d pairs in islands have no direct %s (first: GPU %d and "
                                    "%d); their traffic goes by other GPUs or PCI",
                                    without.count, count, t->link_kind, without.first[0],
@@ -174,13 +174,13 @@ static tsr_status note_links(const graph *g, const int *island, tsri_topo_plan *
     return TSR_OK;
 }
 
-static tsr_status note_alone(const tsri_topo *t, const int *island, tsri_topo_plan *plan)
+static tsr_status note_alone(const tsri_topo *t, const int *island, tsri_topo_mapping *mapping)
 {
     char text[256];
     int alone[TSRI_TOPO_MAX_GPUS];
     int count = 0;
 
-    for (int i = 0; i < plan->island_count; i++) {
+    for (int i = 0; i < mapping->island_count; i++) {
         int size = 0;
         int last = -1;
 
@@ -192,8 +192,8 @@ static tsr_status note_alone(const tsri_topo *t, const int *island, tsri_topo_pl
             alone[count++] = last;
         }
     }
-    if (count > 0 && plan->island_count > 1) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+    if (count > 0 && mapping->island_count > 1) {
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "islands",
                                    "GPU %s: no partner; an island alone allows no tp above 1",
                                    tsri_topo_ranges(alone, count, text, sizeof(text))));
     }
@@ -201,7 +201,7 @@ static tsr_status note_alone(const tsri_topo *t, const int *island, tsri_topo_pl
 }
 
 /* Why this rule, and not one that stands before it. */
-static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_plan *plan)
+static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_mapping *mapping)
 {
     static const char *const joined[] = {
         [TSRI_TOPO_RULE_SWITCH] = "GPUs behind one PCI switch are together",
@@ -220,21 +220,21 @@ static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_plan
         no_package = no_package || (gpu->visible && gpu->at.numa < 0 && gpu->at.package < 0);
     }
     TSR_TRY(tsri_topo_note_add(
-        &plan->notes, false, "islands", "%d: %s%s", plan->island_count, joined[g->rule],
+        &mapping->notes, false, "islands", "%d: %s%s", mapping->island_count, joined[g->rule],
         asked != TSRI_TOPO_RULE_AUTO ? " (asked for)"
         : links                      ? "; the record has no link that joins two of them"
                 : "; the record says nothing of links between GPUs (--islands chooses otherwise)"));
     if (places && no_package) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "islands",
                                    "GPUs whose package is unknown are taken for one group"));
     } else if (g->rule == TSRI_TOPO_RULE_NUMA && no_numa) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "islands",
                                    "GPUs whose NUMA node is unknown are grouped by package"));
     }
-    if (g->rule == TSRI_TOPO_RULE_NODE && asked == TSRI_TOPO_RULE_AUTO && plan->island_count > 0 &&
-        tsri_topo_visible(g->topo) > 1) {
+    if (g->rule == TSRI_TOPO_RULE_NODE && asked == TSRI_TOPO_RULE_AUTO &&
+        mapping->island_count > 0 && tsri_topo_visible(g->topo) > 1) {
         TSR_TRY(
-            tsri_topo_note_add(&plan->notes, true, "islands",
+            tsri_topo_note_add(&mapping->notes, true, "islands",
                                "neither links, PCI switches, NUMA nodes nor packages tell which "
                                "GPUs are near: traffic of the last axes may be slow"));
     }
@@ -242,7 +242,7 @@ static tsr_status note_rule(const graph *g, tsri_topo_rule asked, tsri_topo_plan
 }
 
 tsr_status tsri_topo_find_islands(const tsri_topo *topo, tsri_topo_rule asked, int *island,
-                                  tsri_topo_plan *plan)
+                                  tsri_topo_mapping *mapping)
 {
     graph g = {.topo = topo, .least = TSRI_TOPO_LINK_SHARE * largest_link(topo), .rule = asked};
     const int visible = tsri_topo_visible(topo);
@@ -264,13 +264,13 @@ tsr_status tsri_topo_find_islands(const tsri_topo *topo, tsri_topo_rule asked, i
             g.rule = (tsri_topo_rule)(g.rule + 1);
         }
     }
-    plan->rule = g.rule;
-    plan->island_count = components(&g, island);
+    mapping->rule = g.rule;
+    mapping->island_count = components(&g, island);
     if (g.rule == TSRI_TOPO_RULE_LINKS) {
-        TSR_TRY(note_links(&g, island, plan));
+        TSR_TRY(note_links(&g, island, mapping));
     } else {
-        TSR_TRY(note_rule(&g, asked, plan));
+        TSR_TRY(note_rule(&g, asked, mapping));
     }
-    TSR_TRY(note_alone(topo, island, plan));
+    TSR_TRY(note_alone(topo, island, mapping));
     return TSR_OK;
 }

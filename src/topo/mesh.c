@@ -11,7 +11,7 @@
 
 typedef struct view {
     const tsri_topo *topo;
-    const tsri_topo_plan *plan;
+    const tsri_topo_mapping *mapping;
     const tsr_mesh *mesh;
     int local, size;
     int *rank;   /* [size] of the group that is looked at */
@@ -39,8 +39,8 @@ static double least(double a, double b)
 /* From one rank to another of its host. */
 static void see_inside(const view *v, int a, int b, hops *seen)
 {
-    const tsri_topo_place *p = &v->plan->places[a % v->local];
-    const tsri_topo_place *q = &v->plan->places[b % v->local];
+    const tsri_topo_place *p = &v->mapping->places[a % v->local];
+    const tsri_topo_place *q = &v->mapping->places[b % v->local];
     double gb_s = 0.0;
 
     seen->islands = seen->islands || p->island != q->island;
@@ -120,21 +120,21 @@ static double least_share(const view *v, int host, const int *crosses, int *shar
 
     memset(v->load, 0, (size_t)v->topo->nic_count * sizeof(*v->load));
     for (int i = 0; i < v->local; i++) {
-        const tsri_topo_place *p = &v->plan->places[i];
+        const tsri_topo_place *p = &v->mapping->places[i];
 
         for (int k = 0; k < p->nic_count; k++) {
-            v->load[v->plan->nics[p->nic_first + k]] += crosses[host * v->local + i];
+            v->load[v->mapping->nics[p->nic_first + k]] += crosses[host * v->local + i];
         }
     }
     for (int i = 0; i < v->local; i++) {
-        const tsri_topo_place *p = &v->plan->places[i];
+        const tsri_topo_place *p = &v->mapping->places[i];
         double sum = 0.0;
 
         if (!crosses[host * v->local + i]) {
             continue;
         }
         for (int k = 0; k < p->nic_count; k++) {
-            const int nic = v->plan->nics[p->nic_first + k];
+            const int nic = v->mapping->nics[p->nic_first + k];
 
             sum += share_of(v, nic);
             *shared_out = v->load[nic] > *shared_out ? v->load[nic] : *shared_out;
@@ -155,10 +155,10 @@ static int used_nics(const view *v)
         bool used = false;
 
         for (int i = 0; i < v->local; i++) {
-            const tsri_topo_place *p = &v->plan->places[i];
+            const tsri_topo_place *p = &v->mapping->places[i];
 
             for (int k = 0; k < p->nic_count; k++) {
-                used = used || v->plan->nics[p->nic_first + k] == nic;
+                used = used || v->mapping->nics[p->nic_first + k] == nic;
             }
         }
         count += used;
@@ -198,7 +198,7 @@ static void say_network(const view *v, const hops *seen, tsri_topo_axis *axis)
 
 static void say_inside(const view *v, const hops *seen, tsri_topo_axis *axis)
 {
-    const bool gpus = v->plan->places[0].gpu >= 0;
+    const bool gpus = v->mapping->places[0].gpu >= 0;
 
     axis->gb_s = seen->unknown ? 0.0 : seen->gb_s;
     if (!gpus) {
@@ -234,25 +234,25 @@ static void say(const view *v, const hops *seen, tsri_topo_axis *axis)
 
 static tsr_status raise_tp(const view *v, const tsri_topo_axis *axis, const hops *seen)
 {
-    const int divisor = tsri_topo_island_divisor(v->plan);
+    const int divisor = tsri_topo_island_divisor(v->mapping);
     char legal[128];
     char sizes[128];
     size_t used = 0;
 
     sizes[0] = '\0';
-    for (int i = 0; i < v->plan->island_count && used + 12 < sizeof(sizes); i++) {
+    for (int i = 0; i < v->mapping->island_count && used + 12 < sizeof(sizes); i++) {
         used += (size_t)snprintf(sizes + used, sizeof(sizes) - used, "%s%d", i > 0 ? ", " : "",
-                                 tsri_topo_island_size(v->plan, i));
+                                 tsri_topo_island_size(v->mapping, i));
     }
     return TSR_RAISE(
         TSR_ERR_INVALID,
         "tp=%d: a group of it spans %s, but tp must lie in one island; islands have %s rank%s, so "
         "legal sizes are %s%s%s",
         axis->size, seen->hosts > 1 ? "hosts" : "islands", sizes,
-        v->plan->island_count == 1 && v->plan->place_count == 1 ? "" : "s",
+        v->mapping->island_count == 1 && v->mapping->place_count == 1 ? "" : "s",
         tsri_topo_divisors(divisor, legal, sizeof(legal)),
         divisor % axis->size == 0 ? ", with tp as the last axis" : "",
-        v->plan->rule != TSRI_TOPO_RULE_LINKS && v->plan->places[0].gpu >= 0
+        v->mapping->rule != TSRI_TOPO_RULE_LINKS && v->mapping->places[0].gpu >= 0
             ? "; the record knows no links between these GPUs, --islands node says that all are "
               "near"
             : "");
@@ -307,10 +307,10 @@ out:
     return status;
 }
 
-tsr_status tsri_topo_mesh_create(const tsri_topo *topo, const tsri_topo_plan *plan, int nodes,
+tsr_status tsri_topo_mesh_create(const tsri_topo *topo, const tsri_topo_mapping *mapping, int nodes,
                                  const tsr_mesh_axis *axes, int axis_count, tsri_topo_mesh **out)
 {
-    view v = {.topo = topo, .plan = plan, .local = plan->place_count};
+    view v = {.topo = topo, .mapping = mapping, .local = mapping->place_count};
     tsr_mesh *mesh = NULL;
     tsri_topo_mesh *result = NULL;
     tsr_status status = TSR_OK;
@@ -370,24 +370,25 @@ tsr_status tsri_topo_shard_parse(const char *text, tsri_topo_shard *out)
     return TSR_OK;
 }
 
-static tsr_status check_tp(const tsri_topo_plan *plan, int tp)
+static tsr_status check_tp(const tsri_topo_mapping *mapping, int tp)
 {
-    const int divisor = tsri_topo_island_divisor(plan);
+    const int divisor = tsri_topo_island_divisor(mapping);
     char legal[128];
 
     if (tp < 1 || divisor % tp != 0) {
         return TSR_RAISE(TSR_ERR_INVALID,
                          "tp=%d does not divide every island; %d island%s with common divisor %d: "
                          "legal sizes are %s",
-                         tp, plan->island_count, plan->island_count == 1 ? "" : "s", divisor,
+                         tp, mapping->island_count, mapping->island_count == 1 ? "" : "s", divisor,
                          tsri_topo_divisors(divisor, legal, sizeof(legal)));
     }
     return TSR_OK;
 }
 
-static tsr_status check_shard(const tsri_topo_plan *plan, int nodes, int tp, tsri_topo_shard shard)
+static tsr_status check_shard(const tsri_topo_mapping *mapping, int nodes, int tp,
+                              tsri_topo_shard shard)
 {
-    const int columns = plan->place_count / tp; /* ranks of a node for each tp index */
+    const int columns = mapping->place_count / tp; /* ranks of a node for each tp index */
     char legal[128];
 
     if (nodes % shard.nodes != 0) {
@@ -399,20 +400,20 @@ static tsr_status check_shard(const tsri_topo_plan *plan, int nodes, int tp, tsr
         return TSR_RAISE(TSR_ERR_INVALID,
                          "shard groups of 1/%d node: a node has %d ranks and tp is %d, so legal "
                          "parts are 1 over %s",
-                         shard.part, plan->place_count, tp,
+                         shard.part, mapping->place_count, tp,
                          tsri_topo_divisors(columns, legal, sizeof(legal)));
     }
     return TSR_OK;
 }
 
-static tsr_status note_choice(const tsri_topo_plan *plan, int nodes, int tp, tsri_topo_shard shard,
-                              tsri_topo_notes *notes)
+static tsr_status note_choice(const tsri_topo_mapping *mapping, int nodes, int tp,
+                              tsri_topo_shard shard, tsri_topo_notes *notes)
 {
     char legal[128];
 
     TSR_TRY(tsri_topo_note_add(
         notes, false, "tp", "%d; legal sizes are %s: tp must divide every island", tp,
-        tsri_topo_divisors(tsri_topo_island_divisor(plan), legal, sizeof(legal))));
+        tsri_topo_divisors(tsri_topo_island_divisor(mapping), legal, sizeof(legal))));
     if (shard.part > 1) {
         TSR_TRY(tsri_topo_note_add(notes, false, "shard",
                                    "1/%d of a node, as asked: gathers stay among neighbours",
@@ -430,26 +431,27 @@ static tsr_status note_choice(const tsri_topo_plan *plan, int nodes, int tp, tsr
     return TSR_OK;
 }
 
-tsr_status tsri_topo_propose(const tsri_topo_plan *plan, int nodes, int tp, tsri_topo_shard shard,
-                             tsr_mesh_axis axes[3], int *count_out, tsri_topo_notes *notes)
+tsr_status tsri_topo_propose(const tsri_topo_mapping *mapping, int nodes, int tp,
+                             tsri_topo_shard shard, tsr_mesh_axis axes[3], int *count_out,
+                             tsri_topo_notes *notes)
 {
     int count = 0;
 
     shard.nodes = shard.nodes > 0 ? shard.nodes : 1;
     shard.part = shard.part > 0 ? shard.part : 1;
     tp = tp > 0 ? tp : 1;
-    TSR_TRY(check_tp(plan, tp));
-    TSR_TRY(check_shard(plan, nodes, tp, shard));
+    TSR_TRY(check_tp(mapping, tp));
+    TSR_TRY(check_shard(mapping, nodes, tp, shard));
     const int replicate = nodes / shard.nodes * shard.part;
 
     if (replicate > 1) {
         axes[count++] = (tsr_mesh_axis){"replicate", replicate};
     }
-    axes[count++] = (tsr_mesh_axis){"shard", plan->place_count / tp * shard.nodes / shard.part};
+    axes[count++] = (tsr_mesh_axis){"shard", mapping->place_count / tp * shard.nodes / shard.part};
     if (tp > 1) {
         axes[count++] = (tsr_mesh_axis){"tp", tp};
     }
-    TSR_TRY(note_choice(plan, nodes, tp, shard, notes));
+    TSR_TRY(note_choice(mapping, nodes, tp, shard, notes));
     *count_out = count;
     return TSR_OK;
 }

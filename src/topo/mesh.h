@@ -12,7 +12,7 @@
 
 #include "tessera/mesh.h"
 
-#include "topo/plan.h"
+#include "topo/mapping.h"
 
 enum {
     TSRI_TOPO_MAX_RANKS = 1 << 16 /* of a mesh that is looked at */
@@ -40,12 +40,12 @@ typedef struct tsri_topo_mesh {
 } tsri_topo_mesh;
 
 /**
- * Local. What axes (slowest first) get on nodes machines with this plan.
+ * Local. What axes (slowest first) get on nodes machines with this mapping.
  *
  * TSR_ERR_INVALID: the sizes do not multiply to the ranks; or a group of the axis tp does not lie
  * in one island, then with the sizes that do. Free with tsri_topo_mesh_free.
  */
-tsr_status tsri_topo_mesh_create(const tsri_topo *topo, const tsri_topo_plan *plan, int nodes,
+tsr_status tsri_topo_mesh_create(const tsri_topo *topo, const tsri_topo_mapping *mapping, int nodes,
                                  const tsr_mesh_axis *axes, int axis_count, tsri_topo_mesh **out);
 void tsri_topo_mesh_free(tsri_topo_mesh **pointer);
 
@@ -58,5 +58,6 @@ tsr_status tsri_topo_shard_parse(const char *text, tsri_topo_shard *out);
  *
  * TSR_ERR_INVALID: tp or shard does not divide; says the legal sizes.
  */
-tsr_status tsri_topo_propose(const tsri_topo_plan *plan, int nodes, int tp, tsri_topo_shard shard,
-                             tsr_mesh_axis axes[3], int *count_out, tsri_topo_notes *notes);
+tsr_status tsri_topo_propose(const tsri_topo_mapping *mapping, int nodes, int tp,
+                             tsri_topo_shard shard, tsr_mesh_axis axes[3], int *count_out,
+                             tsri_topo_notes *notes);

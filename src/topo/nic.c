@@ -7,7 +7,7 @@
  * which moves earlier GPUs along the path. That leaves the loads as even as they can be, where
  * nearest-first would put neighbours on one NIC and leave another idle. A NIC that is left over
  * goes to a GPU that has fewest: some machines have four for each. */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 
 #include "base/base.h"
 
@@ -15,7 +15,7 @@
 
 typedef struct matching {
     const tsri_topo *topo;
-    tsri_topo_plan *plan;
+    tsri_topo_mapping *mapping;
     tsri_topo_nic_kind kind; /* NICs of this kind count */
     double least_gb_s;       /* if their PCI link is not known to be slower */
     int *load;               /* [nic_count] GPUs on each */
@@ -25,7 +25,7 @@ typedef struct matching {
 
 static const tsri_topo_device *gpu_of(const matching *m, int place)
 {
-    return &m->topo->gpus[m->plan->places[place].gpu].at;
+    return &m->topo->gpus[m->mapping->places[place].gpu].at;
 }
 
 /* A slow interface beside fast ones is for management. */
@@ -39,12 +39,12 @@ static bool counts(const matching *m, int nic)
 static bool is_candidate(const matching *m, int place, int nic)
 {
     return counts(m, nic) && tsri_topo_near(gpu_of(m, place), &m->topo->nics[nic].at) ==
-                                 m->plan->places[place].nic_near;
+                                 m->mapping->places[place].nic_near;
 }
 
 static void find_nearest(const matching *m, int place)
 {
-    tsri_topo_place *p = &m->plan->places[place];
+    tsri_topo_place *p = &m->mapping->places[place];
 
     p->nic_near = -1;
     for (int i = 0; i < m->topo->nic_count; i++) {
@@ -82,7 +82,7 @@ static void assign(matching *m, int place)
 
         best = best < 0 || m->load[nic] < m->load[best] ? nic : best;
         for (int other = 0; other < place; other++) {
-            if (m->plan->places[other].nic == nic) {
+            if (m->mapping->places[other].nic == nic) {
                 reach(m, other, &tail);
             }
         }
@@ -93,9 +93,9 @@ static void assign(matching *m, int place)
     /* Walk back: each place on the path moves on to the NIC it led to. */
     for (int nic = best; nic >= 0;) {
         const int mover = m->from[nic];
-        const int left = m->plan->places[mover].nic;
+        const int left = m->mapping->places[mover].nic;
 
-        m->plan->places[mover].nic = nic;
+        m->mapping->places[mover].nic = nic;
         nic = mover == place ? -1 : left;
     }
 }
@@ -107,18 +107,18 @@ static void give_rest(matching *m, int *owner)
         int best = -1;
 
         owner[nic] = -1;
-        for (int i = 0; i < m->plan->place_count && m->load[nic] == 0; i++) {
-            const tsri_topo_place *p = &m->plan->places[i];
+        for (int i = 0; i < m->mapping->place_count && m->load[nic] == 0; i++) {
+            const tsri_topo_place *p = &m->mapping->places[i];
 
             if (is_candidate(m, i, nic) &&
-                (best < 0 || p->nic_count < m->plan->places[best].nic_count)) {
+                (best < 0 || p->nic_count < m->mapping->places[best].nic_count)) {
                 best = i;
             }
         }
         if (best >= 0) {
             owner[nic] = best;
             m->load[nic] = 1;
-            m->plan->places[best].nic_count++;
+            m->mapping->places[best].nic_count++;
         }
     }
 }
@@ -126,26 +126,26 @@ static void give_rest(matching *m, int *owner)
 /* The list of each place: what the matching gave it, then the rest. */
 static tsr_status list_nics(matching *m)
 {
-    tsri_topo_plan *plan = m->plan;
+    tsri_topo_mapping *mapping = m->mapping;
     int *owner = m->from; /* no longer in use */
     int count = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        plan->places[i].nic_count = plan->places[i].nic >= 0;
+    for (int i = 0; i < mapping->place_count; i++) {
+        mapping->places[i].nic_count = mapping->places[i].nic >= 0;
     }
     give_rest(m, owner);
-    TSR_TRY(tsri_alloc((size_t)plan->place_count + (size_t)m->topo->nic_count, sizeof(int),
-                       &plan->nics));
-    for (int i = 0; i < plan->place_count; i++) {
-        tsri_topo_place *p = &plan->places[i];
+    TSR_TRY(tsri_alloc((size_t)mapping->place_count + (size_t)m->topo->nic_count, sizeof(int),
+                       &mapping->nics));
+    for (int i = 0; i < mapping->place_count; i++) {
+        tsri_topo_place *p = &mapping->places[i];
 
         p->nic_first = count;
         if (p->nic >= 0) {
-            plan->nics[count++] = p->nic;
+            mapping->nics[count++] = p->nic;
         }
         for (int nic = 0; nic < m->topo->nic_count; nic++) {
             if (owner[nic] == i) {
-                plan->nics[count++] = nic;
+                mapping->nics[count++] = nic;
             }
         }
     }
@@ -155,8 +155,8 @@ static tsr_status list_nics(matching *m)
 /* Of how many GPUs is the nearest NIC in another package, and of how many is that unknown? */
 static void count_far(const matching *m, int *other_node, int *far, int *unknown)
 {
-    for (int i = 0; i < m->plan->place_count; i++) {
-        const tsri_topo_place *p = &m->plan->places[i];
+    for (int i = 0; i < m->mapping->place_count; i++) {
+        const tsri_topo_place *p = &m->mapping->places[i];
         const tsri_topo_device *gpu = gpu_of(m, i);
         const tsri_topo_device *nic = &m->topo->nics[p->nic].at;
         const bool known = gpu->package >= 0 && nic->package >= 0;
@@ -169,8 +169,8 @@ static void count_far(const matching *m, int *other_node, int *far, int *unknown
 
 static tsr_status note_far(const matching *m)
 {
-    tsri_topo_notes *notes = &m->plan->notes;
-    const int count = m->plan->place_count;
+    tsri_topo_notes *notes = &m->mapping->notes;
+    const int count = m->mapping->place_count;
     int other_node = 0;
     int far = 0;
     int unknown = 0;
@@ -200,13 +200,13 @@ static tsr_status note_far(const matching *m)
 
 static tsr_status note_nics(const matching *m)
 {
-    const tsri_topo_plan *plan = m->plan;
+    const tsri_topo_mapping *mapping = m->mapping;
     static const char *const kinds[] = {"network controllers", "network interfaces",
                                         "OpenFabrics devices"};
     int used = 0;
     int most = 0;
     int count = 0;
-    int fewest_own = plan->places[0].nic_count;
+    int fewest_own = mapping->places[0].nic_count;
     int most_own = 0;
     char own[48] = "";
 
@@ -215,8 +215,8 @@ static tsr_status note_nics(const matching *m)
         most = m->load[i] > most ? m->load[i] : most;
         count += counts(m, i);
     }
-    for (int i = 0; i < plan->place_count; i++) {
-        const int has = plan->places[i].nic_count;
+    for (int i = 0; i < mapping->place_count; i++) {
+        const int has = mapping->places[i].nic_count;
 
         fewest_own = has < fewest_own ? has : fewest_own;
         most_own = has > most_own ? has : most_own;
@@ -226,7 +226,7 @@ static tsr_status note_nics(const matching *m)
                        fewest_own < most_own ? ", %d to %d for each GPU" : ", %d for each GPU",
                        fewest_own, most_own);
     }
-    TSR_TRY(tsri_topo_note_add(&m->plan->notes, false, "nic",
+    TSR_TRY(tsri_topo_note_add(&m->mapping->notes, false, "nic",
                                "each GPU has the NIC of the deepest common PCI ancestor, ties "
                                "spread by a matching: %d of %d %s used%s, at most %d GPU%s on one",
                                used, count, kinds[m->kind], own, most, most == 1 ? "" : "s"));
@@ -249,24 +249,24 @@ static void choose_kind(matching *m)
     }
 }
 
-tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_plan *plan)
+tsr_status tsri_topo_match_nics(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     const size_t nics = (size_t)topo->nic_count;
-    matching m = {.topo = topo, .plan = plan};
+    matching m = {.topo = topo, .mapping = mapping};
     tsr_status status = TSR_OK;
 
     if (topo->nic_count == 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "nic", "the record has no NIC"));
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "nic", "the record has no NIC"));
         return TSR_OK;
     }
-    if (plan->place_count == 0 || plan->places[0].gpu < 0) {
+    if (mapping->place_count == 0 || mapping->places[0].gpu < 0) {
         return TSR_OK;
     }
     choose_kind(&m);
     TSR_TRY(tsri_alloc(nics, sizeof(int), &m.load));
     TSR_TRY_GOTO(status, tsri_alloc(nics, sizeof(int), &m.from), out);
     TSR_TRY_GOTO(status, tsri_alloc(nics, sizeof(int), &m.queue), out);
-    for (int i = 0; i < plan->place_count; i++) {
+    for (int i = 0; i < mapping->place_count; i++) {
         find_nearest(&m, i);
         assign(&m, i);
     }

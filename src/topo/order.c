@@ -6,7 +6,7 @@
  * same NUMA node first, then the same package, then the largest link, then the lowest PCI branch,
  * then PCI order. So a pair, or any other run of consecutive ranks, is as near as the machine
  * allows. */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 
 #include "base/base.h"
 
@@ -73,11 +73,11 @@ static bool is_nearer(const tsri_topo *t, int from, int a, int b)
 }
 
 static void take_island(const tsri_topo *t, const int *island, int which, bool *used,
-                        tsri_topo_plan *plan, int *placed)
+                        tsri_topo_mapping *mapping, int *placed)
 {
     int from = -1;
 
-    while (*placed < plan->place_count) {
+    while (*placed < mapping->place_count) {
         int best = -1;
 
         for (int i = 0; i < t->gpu_count; i++) {
@@ -90,38 +90,39 @@ static void take_island(const tsri_topo *t, const int *island, int which, bool *
             return;
         }
         used[best] = true;
-        plan->places[*placed] = (tsri_topo_place){
-            .gpu = best, .island = plan->island_count, .numa = t->gpus[best].at.numa, .nic = -1};
+        mapping->places[*placed] = (tsri_topo_place){
+            .gpu = best, .island = mapping->island_count, .numa = t->gpus[best].at.numa, .nic = -1};
         *placed += 1;
         from = best;
     }
 }
 
-tsr_status tsri_topo_order_gpus(const tsri_topo *topo, const int *island, tsri_topo_plan *plan)
+tsr_status tsri_topo_order_gpus(const tsri_topo *topo, const int *island,
+                                tsri_topo_mapping *mapping)
 {
     bool taken[TSRI_TOPO_MAX_GPUS] = {false};
     bool used[TSRI_TOPO_MAX_GPUS] = {false};
-    const int islands = plan->island_count;
+    const int islands = mapping->island_count;
     int placed = 0;
 
-    plan->island_count = 0;
-    while (placed < plan->place_count) {
+    mapping->island_count = 0;
+    while (placed < mapping->place_count) {
         /* All GPUs: islands in PCI order. */
         const int next =
-            plan->place_count == tsri_topo_visible(topo)
-                ? plan->island_count
-                : next_island(topo, island, taken, islands, plan->place_count - placed);
+            mapping->place_count == tsri_topo_visible(topo)
+                ? mapping->island_count
+                : next_island(topo, island, taken, islands, mapping->place_count - placed);
 
         taken[next] = true;
-        take_island(topo, island, next, used, plan, &placed);
-        plan->island_count++;
+        take_island(topo, island, next, used, mapping, &placed);
+        mapping->island_count++;
     }
-    if (plan->place_count < tsri_topo_visible(topo)) {
+    if (mapping->place_count < tsri_topo_visible(topo)) {
         TSR_TRY(
-            tsri_topo_note_add(&plan->notes, false, "order",
+            tsri_topo_note_add(&mapping->notes, false, "order",
                                "%d of %d GPUs are used: those of the smallest island that holds "
                                "them, else of the largest ones",
-                               plan->place_count, tsri_topo_visible(topo)));
+                               mapping->place_count, tsri_topo_visible(topo)));
     }
     return TSR_OK;
 }

@@ -4,7 +4,7 @@
  * that cannot be (a node that is unknown, or has fewer allowed cores than ranks) those of its GPU's
  * package; else the machine's cores are divided among all; where the machine has fewer cores than
  * ranks nobody is bound. */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 
 #include "base/base.h"
 
@@ -35,48 +35,48 @@ static int count_cores(const tsri_topo *t, part by, int which)
     return cores;
 }
 
-static int count_places(const tsri_topo *t, const tsri_topo_plan *plan, part by, int which)
+static int count_places(const tsri_topo *t, const tsri_topo_mapping *mapping, part by, int which)
 {
     int places = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        places += part_of_place(t, by, &plan->places[i]) == which;
+    for (int i = 0; i < mapping->place_count; i++) {
+        places += part_of_place(t, by, &mapping->places[i]) == which;
     }
     return places;
 }
 
 /* Divide the cores of a part among the places there, in order. */
-static void divide(const tsri_topo *t, part by, int which, tsri_topo_plan *plan)
+static void divide(const tsri_topo *t, part by, int which, tsri_topo_mapping *mapping)
 {
-    const int places = count_places(t, plan, by, which);
+    const int places = count_places(t, mapping, by, which);
     const int cores = count_cores(t, by, which);
     int done = 0;
     int next = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        tsri_topo_place *p = &plan->places[i];
+    for (int i = 0; i < mapping->place_count; i++) {
+        tsri_topo_place *p = &mapping->places[i];
 
         if (part_of_place(t, by, p) != which) {
             continue;
         }
-        p->core_first = plan->core_count;
+        p->core_first = mapping->core_count;
         p->core_count = cores / places + (done < cores % places ? 1 : 0);
         done++;
         for (int k = 0; k < p->core_count; next++) {
             if (part_of_core(t, by, next) == which) {
-                plan->cores[plan->core_count++] = next;
+                mapping->cores[mapping->core_count++] = next;
                 k++;
             }
         }
     }
 }
 
-static bool fits(const tsri_topo *t, const tsri_topo_plan *plan, part by)
+static bool fits(const tsri_topo *t, const tsri_topo_mapping *mapping, part by)
 {
-    for (int i = 0; i < plan->place_count; i++) {
-        const int which = part_of_place(t, by, &plan->places[i]);
+    for (int i = 0; i < mapping->place_count; i++) {
+        const int which = part_of_place(t, by, &mapping->places[i]);
 
-        if (which < 0 || count_cores(t, by, which) < count_places(t, plan, by, which)) {
+        if (which < 0 || count_cores(t, by, which) < count_places(t, mapping, by, which)) {
             return false;
         }
     }
@@ -84,13 +84,13 @@ static bool fits(const tsri_topo *t, const tsri_topo_plan *plan, part by)
 }
 
 /* Ranks on cores get the NUMA node in which their cores lie. */
-static int straddling(const tsri_topo *t, tsri_topo_plan *plan)
+static int straddling(const tsri_topo *t, tsri_topo_mapping *mapping)
 {
     int count = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        tsri_topo_place *p = &plan->places[i];
-        const int *cores = plan->cores + p->core_first;
+    for (int i = 0; i < mapping->place_count; i++) {
+        tsri_topo_place *p = &mapping->places[i];
+        const int *cores = mapping->cores + p->core_first;
         int numa = t->cores[cores[0]].numa;
 
         for (int k = 1; k < p->core_count; k++) {
@@ -102,15 +102,15 @@ static int straddling(const tsri_topo *t, tsri_topo_plan *plan)
     return count;
 }
 
-static tsr_status note_shares(const tsri_topo *t, const char *where, tsri_topo_plan *plan)
+static tsr_status note_shares(const tsri_topo *t, const char *where, tsri_topo_mapping *mapping)
 {
     int least = t->core_count;
     int most = 0;
     int threads = 1;
     char range[32];
 
-    for (int i = 0; i < plan->place_count; i++) {
-        const int count = plan->places[i].core_count;
+    for (int i = 0; i < mapping->place_count; i++) {
+        const int count = mapping->places[i].core_count;
 
         least = count < least ? count : least;
         most = count > most ? count : most;
@@ -120,55 +120,55 @@ static tsr_status note_shares(const tsri_topo *t, const char *where, tsri_topo_p
     }
     (void)snprintf(range, sizeof(range), least < most ? "%d or %d" : "%d", least, most);
     TSR_TRY(tsri_topo_note_add(
-        &plan->notes, false, "cores", "%s whole core%s%s for each rank, of %s", range,
+        &mapping->notes, false, "cores", "%s whole core%s%s for each rank, of %s", range,
         most == 1 ? "" : "s", threads > 1 ? ", with all their threads," : "", where));
     return TSR_OK;
 }
 
 /* Divide all cores, or those of each NUMA node or package. */
-static void divide_all(const tsri_topo *t, part by, tsri_topo_plan *plan)
+static void divide_all(const tsri_topo *t, part by, tsri_topo_mapping *mapping)
 {
     const int parts = by == BY_NUMA ? t->numa_count : by == BY_PACKAGE ? t->package_count : 1;
 
     for (int i = 0; i < parts; i++) {
-        divide(t, by, i, plan);
+        divide(t, by, i, mapping);
     }
 }
 
-tsr_status tsri_topo_share_cores(const tsri_topo *t, tsri_topo_plan *plan)
+tsr_status tsri_topo_share_cores(const tsri_topo *t, tsri_topo_mapping *mapping)
 {
-    const bool gpus = plan->place_count > 0 && plan->places[0].gpu >= 0;
-    const part by = gpus && fits(t, plan, BY_NUMA)      ? BY_NUMA
-                    : gpus && fits(t, plan, BY_PACKAGE) ? BY_PACKAGE
-                                                        : WHOLE;
+    const bool gpus = mapping->place_count > 0 && mapping->places[0].gpu >= 0;
+    const part by = gpus && fits(t, mapping, BY_NUMA)      ? BY_NUMA
+                    : gpus && fits(t, mapping, BY_PACKAGE) ? BY_PACKAGE
+                                                           : WHOLE;
 
-    if (t->core_count < plan->place_count) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "cores",
-                                   "%d rank%s on %d core%s: nobody is bound", plan->place_count,
-                                   plan->place_count == 1 ? "" : "s", t->core_count,
+    if (t->core_count < mapping->place_count) {
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "cores",
+                                   "%d rank%s on %d core%s: nobody is bound", mapping->place_count,
+                                   mapping->place_count == 1 ? "" : "s", t->core_count,
                                    t->core_count == 1 ? "" : "s"));
         return TSR_OK;
     }
-    divide_all(t, by, plan);
+    divide_all(t, by, mapping);
     if (by == BY_NUMA) {
-        TSR_TRY(note_shares(t, "its GPU's NUMA node", plan));
+        TSR_TRY(note_shares(t, "its GPU's NUMA node", mapping));
         return TSR_OK;
     }
     if (gpus) {
         TSR_TRY(tsri_topo_note_add(
-            &plan->notes, true, "cores",
+            &mapping->notes, true, "cores",
             "a GPU's NUMA node is unknown or has fewer cores than ranks: "
             "%s",
             by == BY_PACKAGE ? "the cores of each package are divided among the ranks there"
                              : "the machine's cores are divided among all"));
     }
-    const int across = straddling(t, plan);
+    const int across = straddling(t, mapping);
 
-    TSR_TRY(note_shares(t, by == BY_PACKAGE ? "its GPU's package" : "the machine", plan));
+    TSR_TRY(note_shares(t, by == BY_PACKAGE ? "its GPU's package" : "the machine", mapping));
     if (across > 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "cores",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "cores",
                                    "%d of %d ranks have cores of more than one NUMA node", across,
-                                   plan->place_count));
+                                   mapping->place_count));
     }
     return TSR_OK;
 }

@@ -29,7 +29,7 @@ static const char *const strokes[] = {"#2b6ca3", "#b8631b", "#3a7d34", "#a8324b"
 
 typedef struct picture {
     const tsri_topo *t;
-    const tsri_topo_plan *plan;
+    const tsri_topo_mapping *mapping;
     FILE *to;   /* NULL: only measure */
     int *gpu_x; /* [gpu_count] centre of each; and its lower edge */
     int *gpu_y;
@@ -77,21 +77,21 @@ static void box(const picture *p, int x, int y, int w, int h, const char *fill, 
     }
 }
 
-static int place_of_gpu(const tsri_topo_plan *plan, int gpu)
+static int place_of_gpu(const tsri_topo_mapping *mapping, int gpu)
 {
-    for (int i = 0; i < plan->place_count; i++) {
-        if (plan->places[i].gpu == gpu) {
+    for (int i = 0; i < mapping->place_count; i++) {
+        if (mapping->places[i].gpu == gpu) {
             return i;
         }
     }
     return -1;
 }
 
-static int place_of_core(const tsri_topo_plan *plan, int core)
+static int place_of_core(const tsri_topo_mapping *mapping, int core)
 {
-    for (int i = 0; i < plan->place_count; i++) {
-        for (int k = 0; k < plan->places[i].core_count; k++) {
-            if (plan->cores[plan->places[i].core_first + k] == core) {
+    for (int i = 0; i < mapping->place_count; i++) {
+        for (int k = 0; k < mapping->places[i].core_count; k++) {
+            if (mapping->cores[mapping->places[i].core_first + k] == core) {
                 return i;
             }
         }
@@ -113,8 +113,8 @@ static bool sits(const tsri_topo_device *d, seat s)
 static void draw_gpu(picture *p, int gpu, int x, int y)
 {
     const tsri_topo_gpu *g = &p->t->gpus[gpu];
-    const int place = place_of_gpu(p->plan, gpu);
-    const int colour = place >= 0 ? colour_of(p->plan->places[place].island) : 0;
+    const int place = place_of_gpu(p->mapping, gpu);
+    const int colour = place >= 0 ? colour_of(p->mapping->places[place].island) : 0;
     char words[64];
 
     box(p, x, y, GPU_W, GPU_H, place >= 0 ? fills[colour] : "#f4f4f4",
@@ -144,11 +144,11 @@ static void draw_nic(const picture *p, int nic, int x, int y)
     bool used = false;
     char words[20];
 
-    for (int i = 0; i < p->plan->place_count; i++) {
-        const tsri_topo_place *place = &p->plan->places[i];
+    for (int i = 0; i < p->mapping->place_count; i++) {
+        const tsri_topo_place *place = &p->mapping->places[i];
 
         for (int k = 0; k < place->nic_count; k++) {
-            used = used || p->plan->nics[place->nic_first + k] == nic;
+            used = used || p->mapping->nics[place->nic_first + k] == nic;
         }
     }
     box(p, x, y, GPU_W, NIC_H, used ? "#ffffff" : "#f4f4f4", used ? "#444" : "#bbb", "");
@@ -216,11 +216,11 @@ static int draw_cores(const picture *p, int numa, int x, int y)
     int count = 0;
 
     for (int i = 0; i < p->t->core_count; i++) {
-        const int place = p->t->cores[i].numa == numa ? place_of_core(p->plan, i) : -1;
+        const int place = p->t->cores[i].numa == numa ? place_of_core(p->mapping, i) : -1;
         /* Without GPUs ranks are told apart, since there is but one island. */
-        const int group = place < 0                         ? 0
-                          : p->plan->places[place].gpu >= 0 ? p->plan->places[place].island
-                                                            : place;
+        const int group = place < 0                            ? 0
+                          : p->mapping->places[place].gpu >= 0 ? p->mapping->places[place].island
+                                                               : place;
 
         if (p->t->cores[i].numa != numa) {
             continue;
@@ -333,7 +333,7 @@ static void draw_switch(picture *p)
     double most = 0.0;
 
     for (int i = 0; i < p->t->gpu_count; i++) {
-        const int place = place_of_gpu(p->plan, i);
+        const int place = place_of_gpu(p->mapping, i);
         double link = 0.0;
 
         for (int k = 0; k < p->t->gpu_count; k++) {
@@ -345,7 +345,8 @@ static void draw_switch(picture *p)
                           "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"%s\" "
                           "stroke-width=\"2\"/>\n",
                           p->gpu_x[i], p->gpu_y[i], p->gpu_x[i], y,
-                          place >= 0 ? strokes[colour_of(p->plan->places[place].island)] : "#999");
+                          place >= 0 ? strokes[colour_of(p->mapping->places[place].island)]
+                                     : "#999");
         }
     }
     (void)snprintf(words, sizeof(words), "%s switches: %g GB/s for each pair", p->t->link_kind,
@@ -368,7 +369,7 @@ static void draw_arcs(picture *p)
             const double link = tsri_topo_link(p->t, a, b);
             const int span =
                 p->gpu_x[b] > p->gpu_x[a] ? p->gpu_x[b] - p->gpu_x[a] : p->gpu_x[a] - p->gpu_x[b];
-            const int place = place_of_gpu(p->plan, a);
+            const int place = place_of_gpu(p->mapping, a);
             const int y = p->height + 10 + span / 6; /* where the control points are */
 
             if (link <= 0.0) {
@@ -383,7 +384,7 @@ static void draw_arcs(picture *p)
                     "stroke-width=\"%.1f\"><title>GPU %d - GPU %d: %g GB/s</title></path>\n",
                     p->gpu_x[a], p->gpu_y[a], p->gpu_x[a], y, p->gpu_x[b], y, p->gpu_x[b],
                     p->gpu_y[b],
-                    place >= 0 ? strokes[colour_of(p->plan->places[place].island)] : "#999",
+                    place >= 0 ? strokes[colour_of(p->mapping->places[place].island)] : "#999",
                     1.0 + 2.0 * link / most, a, b, link);
             }
         }
@@ -422,8 +423,8 @@ static void draw_notes(picture *p, const tsri_topo_mesh *mesh)
     int y = p->height + 34;
     char words[512];
 
-    for (int i = 0; i < p->plan->notes.count; i++) {
-        const tsri_topo_note *n = &p->plan->notes.at[i];
+    for (int i = 0; i < p->mapping->notes.count; i++) {
+        const tsri_topo_note *n = &p->mapping->notes.at[i];
 
         if (n->warning) {
             text(p, PAD, y, 12, "start", "!");
@@ -468,10 +469,10 @@ static tsr_status draw_mesh(picture *p, const tsri_topo_mesh *mesh)
     return TSR_OK;
 }
 
-tsr_status tsri_topo_draw_svg(const tsri_topo *topo, const tsri_topo_plan *plan,
+tsr_status tsri_topo_draw_svg(const tsri_topo *topo, const tsri_topo_mapping *mapping,
                               const tsri_topo_mesh *mesh, FILE *to)
 {
-    picture p = {.t = topo, .plan = plan};
+    picture p = {.t = topo, .mapping = mapping};
     const size_t gpus = (size_t)topo->gpu_count;
     tsr_status status = TSR_OK;
 

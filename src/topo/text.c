@@ -119,7 +119,7 @@ static int switch_of(const tsri_topo *t, int i)
     return -1;
 }
 
-static void describe_place(const tsri_topo *t, const tsri_topo_plan *plan, int i, char *text)
+static void describe_place(const tsri_topo *t, const tsri_topo_mapping *mapping, int i, char *text)
 {
     const tsri_topo_device *d = device_at(t, i);
     char extra[64] = "";
@@ -139,8 +139,8 @@ static void describe_place(const tsri_topo *t, const tsri_topo_plan *plan, int i
     if (g->device >= 0) {
         used += (size_t)snprintf(extra + used, sizeof(extra) - used, "  device %d", g->device);
     }
-    for (int r = 0; r < plan->place_count; r++) {
-        if (plan->places[r].gpu == i) {
+    for (int r = 0; r < mapping->place_count; r++) {
+        if (mapping->places[r].gpu == i) {
             used += (size_t)snprintf(extra + used, sizeof(extra) - used, "  rank %d", r);
         }
     }
@@ -153,7 +153,7 @@ static void describe_place(const tsri_topo *t, const tsri_topo_plan *plan, int i
 }
 
 /* Device i and, behind a switch, all of the seat that are behind it too. */
-static tsr_status add_group(const tsri_topo *t, const tsri_topo_plan *plan, seat s, int depth,
+static tsr_status add_group(const tsri_topo *t, const tsri_topo_mapping *mapping, seat s, int depth,
                             int i, bool *done, tree *out)
 {
     const int bridge = switch_of(t, i);
@@ -166,7 +166,7 @@ static tsr_status add_group(const tsri_topo *t, const tsri_topo_plan *plan, seat
     }
     for (int k = i; k < end; k++) {
         if (k == i || (sits(device_at(t, k), s) && switch_of(t, k) == bridge)) {
-            describe_place(t, plan, k, text);
+            describe_place(t, mapping, k, text);
             TSR_TRY(add_line(out, depth, text));
             done[k] = true;
         }
@@ -174,8 +174,8 @@ static tsr_status add_group(const tsri_topo *t, const tsri_topo_plan *plan, seat
     return TSR_OK;
 }
 
-static tsr_status add_devices(const tsri_topo *t, const tsri_topo_plan *plan, seat s, int depth,
-                              tree *out)
+static tsr_status add_devices(const tsri_topo *t, const tsri_topo_mapping *mapping, seat s,
+                              int depth, tree *out)
 {
     const int count = t->gpu_count + t->nic_count;
     bool *done = NULL;
@@ -184,7 +184,7 @@ static tsr_status add_devices(const tsri_topo *t, const tsri_topo_plan *plan, se
     TSR_TRY(tsri_alloc((size_t)count, sizeof(bool), &done));
     for (int i = 0; i < count; i++) {
         if (!done[i] && sits(device_at(t, i), s)) {
-            TSR_TRY_GOTO(status, add_group(t, plan, s, depth, i, done, out), free_done);
+            TSR_TRY_GOTO(status, add_group(t, mapping, s, depth, i, done, out), free_done);
         }
     }
 free_done:
@@ -192,8 +192,8 @@ free_done:
     return status;
 }
 
-static tsr_status add_numa(const tsri_topo *t, const tsri_topo_plan *plan, int numa, int depth,
-                           tree *out)
+static tsr_status add_numa(const tsri_topo *t, const tsri_topo_mapping *mapping, int numa,
+                           int depth, tree *out)
 {
     const tsri_topo_numa *n = &t->numas[numa];
     char text[LINE_BYTES];
@@ -205,11 +205,11 @@ static tsr_status add_numa(const tsri_topo *t, const tsri_topo_plan *plan, int n
                        ? tsri_format_bytes((double)n->memory_bytes, bytes, sizeof(bytes))
                        : "");
     TSR_TRY(add_line(out, depth, text));
-    TSR_TRY(add_devices(t, plan, (seat){numa, n->package}, depth + 1, out));
+    TSR_TRY(add_devices(t, mapping, (seat){numa, n->package}, depth + 1, out));
     return TSR_OK;
 }
 
-static tsr_status add_package(const tsri_topo *t, const tsri_topo_plan *plan, int package,
+static tsr_status add_package(const tsri_topo *t, const tsri_topo_mapping *mapping, int package,
                               tree *out)
 {
     const int depth = package >= 0 ? 2 : 1;
@@ -221,18 +221,18 @@ static tsr_status add_package(const tsri_topo *t, const tsri_topo_plan *plan, in
     }
     for (int n = 0; n < t->numa_count; n++) {
         if (t->numas[n].package == package) {
-            TSR_TRY(add_numa(t, plan, n, depth, out));
+            TSR_TRY(add_numa(t, mapping, n, depth, out));
         }
     }
-    TSR_TRY(add_devices(t, plan, (seat){-1, package}, depth, out));
+    TSR_TRY(add_devices(t, mapping, (seat){-1, package}, depth, out));
     return TSR_OK;
 }
 
-static tsr_status make_tree(const tsri_topo *t, const tsri_topo_plan *plan, tree *out)
+static tsr_status make_tree(const tsri_topo *t, const tsri_topo_mapping *mapping, tree *out)
 {
     TSR_TRY(add_line(out, 0, t->host[0] != '\0' ? t->host : "machine"));
     for (int p = -1; p < t->package_count; p++) {
-        TSR_TRY(add_package(t, plan, p, out));
+        TSR_TRY(add_package(t, mapping, p, out));
     }
     return TSR_OK;
 }
@@ -299,10 +299,10 @@ static int compare_ints(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_plan *plan, int rank,
-                                   char *text, size_t size)
+const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_mapping *mapping,
+                                   int rank, char *text, size_t size)
 {
-    const tsri_topo_place *p = &plan->places[rank];
+    const tsri_topo_place *p = &mapping->places[rank];
     int *pus = NULL;
     int count = 0;
 
@@ -311,7 +311,7 @@ const char *tsri_topo_threads_text(const tsri_topo *topo, const tsri_topo_plan *
         return text;
     }
     for (int i = 0; i < p->core_count; i++) {
-        const tsri_topo_core *c = &topo->cores[plan->cores[p->core_first + i]];
+        const tsri_topo_core *c = &topo->cores[mapping->cores[p->core_first + i]];
 
         for (int k = 0; k < c->pu_count; k++) {
             pus[count++] = topo->pus[c->pu_first + k];
@@ -330,15 +330,15 @@ static const char *number(int value, char *text, size_t size)
 }
 
 /* "mlx5_0, mlx5_1, the same PCI switch" */
-static const char *nics_text(const tsri_topo *t, const tsri_topo_plan *plan, int rank, char *text,
-                             size_t size)
+static const char *nics_text(const tsri_topo *t, const tsri_topo_mapping *mapping, int rank,
+                             char *text, size_t size)
 {
-    const tsri_topo_place *p = &plan->places[rank];
+    const tsri_topo_place *p = &mapping->places[rank];
     size_t used = 0;
 
     (void)snprintf(text, size, "-");
     for (int i = 0; i < p->nic_count && used < size; i++) {
-        const tsri_topo_device *nic = &t->nics[plan->nics[p->nic_first + i]].at;
+        const tsri_topo_device *nic = &t->nics[mapping->nics[p->nic_first + i]].at;
 
         used += (size_t)snprintf(text + used, size - used, "%s, ",
                                  nic->name[0] != '\0' ? nic->name : nic->busid);
@@ -349,23 +349,23 @@ static const char *nics_text(const tsri_topo *t, const tsri_topo_plan *plan, int
     return text;
 }
 
-static void print_ranks(const tsri_topo *t, const tsri_topo_plan *plan, FILE *to)
+static void print_ranks(const tsri_topo *t, const tsri_topo_mapping *mapping, FILE *to)
 {
     const char *const names[] = {"threads", "NIC"};
     char threads[LIST_BYTES];
     char nics[LIST_BYTES];
     int width = (int)strlen(names[0]);
 
-    for (int r = 0; r < plan->place_count; r++) {
+    for (int r = 0; r < mapping->place_count; r++) {
         const int length =
-            (int)strlen(tsri_topo_threads_text(t, plan, r, threads, sizeof(threads)));
+            (int)strlen(tsri_topo_threads_text(t, mapping, r, threads, sizeof(threads)));
 
         width = length > width && length <= THREADS_MAX ? length : width;
     }
     (void)fprintf(to, "\nranks of a host\n  rank  island  GPU  device  NUMA  %-*s  %s\n", width,
                   names[0], names[1]);
-    for (int r = 0; r < plan->place_count; r++) {
-        const tsri_topo_place *p = &plan->places[r];
+    for (int r = 0; r < mapping->place_count; r++) {
+        const tsri_topo_place *p = &mapping->places[r];
         const int indent = RANK_COLUMNS + width + 2;
         char text[3][16];
 
@@ -374,11 +374,11 @@ static void print_ranks(const tsri_topo *t, const tsri_topo_plan *plan, FILE *to
             number(p->gpu, text[0], sizeof(text[0])),
             number(p->gpu >= 0 ? t->gpus[p->gpu].device : -1, text[1], sizeof(text[1])),
             number(p->numa >= 0 ? t->numas[p->numa].os_index : -1, text[2], sizeof(text[2])), width,
-            tsri_topo_threads_text(t, plan, r, threads, sizeof(threads)));
+            tsri_topo_threads_text(t, mapping, r, threads, sizeof(threads)));
         if ((int)strlen(threads) > width) { /* the next column begins below */
             (void)fprintf(to, "\n%*s", indent, "");
         }
-        wrap(nics_text(t, plan, r, nics, sizeof(nics)), indent, indent, to);
+        wrap(nics_text(t, mapping, r, nics, sizeof(nics)), indent, indent, to);
     }
 }
 
@@ -432,19 +432,19 @@ void tsri_topo_draw_mesh(const tsri_topo_mesh *mesh, FILE *to)
     }
 }
 
-tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_plan *plan, FILE *to)
+tsr_status tsri_topo_draw_text(const tsri_topo *topo, const tsri_topo_mapping *mapping, FILE *to)
 {
     tree t = {0};
     char shape[256];
     tsr_status status = TSR_OK;
 
-    TSR_TRY_GOTO(status, make_tree(topo, plan, &t), out);
+    TSR_TRY_GOTO(status, make_tree(topo, mapping, &t), out);
     (void)fprintf(to, "%s\n(%s)\n\n", tsri_topo_shape(topo, shape, sizeof(shape)), topo->source);
     print_tree(&t, to);
     print_all_links(topo, to);
-    print_ranks(topo, plan, to);
+    print_ranks(topo, mapping, to);
     (void)fprintf(to, "\nwhy\n");
-    tsri_topo_draw_notes(&plan->notes, to);
+    tsri_topo_draw_notes(&mapping->notes, to);
 out:
     tsri_free(&t.lines);
     return status;

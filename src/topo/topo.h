@@ -5,9 +5,9 @@
  * One machine as Tessera sees it: cores, NUMA nodes, GPUs, NICs, and what lies between them.
  *
  * A description is plain data, read from this machine, from an hwloc XML file or from a synthetic
- * string, and passed between hosts as text. What follows from it is in topo/plan.h. Every "index"
- * is one into an array of the same description; -1 stands for unknown. What the process may not
- * use (other cgroups' cores) is counted but not listed.
+ * string, and passed between hosts as text. What follows from it is in topo/mapping.h. Every
+ * "index" is one into an array of the same description; -1 stands for unknown. What the process may
+ * not use (other cgroups' cores) is counted but not listed.
  *
  * Threads: a description does not change once read; any number of threads may look at it.
  */

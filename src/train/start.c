@@ -39,15 +39,15 @@ static tsr_status check_job(tsri_config *config, int ranks, bool one_host)
     tsri_job_options options;
     tsr_world *world = NULL;
     tsri_job *dry = NULL;
-    tsri_plan_summary plan;
+    tsri_step_memory need;
     tsr_status status = TSR_OK;
 
     TSR_TRY(fill_options(config, ranks, &options));
     TSR_TRY(tsri_job_dry_run(&options, 0, ranks, &world, &dry));
     TSR_TRY_GOTO(status, tsri_weights_check(config, dry), close);
-    tsri_job_summarize(dry, &plan);
+    tsri_job_summarize(dry, &need);
     if (one_host) {
-        TSR_TRY_GOTO(status, tsri_host_memory_check(plan.total_bytes + plan.host_bytes, ranks),
+        TSR_TRY_GOTO(status, tsri_host_memory_check(need.total_bytes + need.host_bytes, ranks),
                      close);
     }
 close:
@@ -120,7 +120,7 @@ static tsr_status prepare(training *t, char *description)
     TSR_TRY(fill_options(t->config, local_ranks, &t->options));
     TSR_TRY(
         tsri_job_dry_run(&t->options, tsr_world_rank(t->world), size, &t->dry.world, &t->dry.job));
-    tsri_plan_get_numbers(t->dry.job, &t->dry.numbers);
+    tsri_rank_memory_of(t->dry.job, &t->dry.numbers);
     t->schedule = tsri_schedule_from_config(t->config);
     return TSR_OK;
 }
@@ -155,14 +155,14 @@ static tsr_status fit_mesh(training *t, tsr_status loaded, size_t device_bytes)
 
 /* ---- the run folder ---- */
 
-static tsr_status write_plan(const training *t, const tsri_plan_numbers *ranks)
+static tsr_status write_plan(const training *t, const tsri_rank_memory *ranks)
 {
     FILE *file = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_run_folder_create(&t->journal.folder, "plan.txt", &file));
-    status = tsri_job_write_plan(t->dry.job, file);
-    tsri_plan_write_ranks(ranks, tsr_world_size(t->world), file);
+    status = tsri_write_plan(t->dry.job, file);
+    tsri_write_rank_memory(ranks, tsr_world_size(t->world), file);
     if (status == TSR_OK) {
         TSR_TRY(tsri_run_folder_finish(&t->journal.folder, "plan.txt", file));
     } else {
@@ -172,7 +172,7 @@ static tsr_status write_plan(const training *t, const tsri_plan_numbers *ranks)
     return TSR_OK;
 }
 
-static tsr_status open_folder(training *t, const tsri_plan_numbers *ranks)
+static tsr_status open_folder(training *t, const tsri_rank_memory *ranks)
 {
     if (!t->journal.speaks) {
         return TSR_OK;
@@ -188,7 +188,7 @@ static tsr_status open_folder(training *t, const tsri_plan_numbers *ranks)
 static tsr_status share_plan(training *t)
 {
     const int size = tsr_world_size(t->world);
-    tsri_plan_numbers *ranks = NULL;
+    tsri_rank_memory *ranks = NULL;
     tsr_status status = tsri_alloc((size_t)size, sizeof(*ranks), &ranks);
 
     if (size > 1) {

@@ -6,7 +6,7 @@
 #include "base/growing_text.h"
 
 #include "plan/cluster.h"
-#include "plan/plan.h"
+#include "plan/step_cost.h"
 #include "topo/bind.h"
 #include "train/data.h"
 #include "train/loop.h"
@@ -24,7 +24,7 @@ typedef struct train_batches {
 typedef struct train_dry_run {
     tsr_world *world;
     tsri_job *job;
-    tsri_plan_numbers numbers;
+    tsri_rank_memory numbers;
 } train_dry_run;
 
 /** Where the ranks run. */

@@ -100,7 +100,7 @@ free_ids:
 typedef struct planned_job {
     tsr_world *world, *dry_world;
     tsri_job *dry, *job;
-    tsri_plan_summary plan;
+    tsri_step_memory plan;
 } planned_job;
 
 static tsr_status open_planned(tsri_job_options *o, planned_job *p)

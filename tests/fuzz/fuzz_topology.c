@@ -18,13 +18,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void use(tsri_topo *topo)
 {
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *plan = NULL;
     tsri_topo_mesh *mesh = NULL;
     char *text = NULL;
     size_t size = 0;
     FILE *to = open_memstream(&text, &size);
 
-    if (tsri_topo_plan_create(topo, &(tsri_topo_ask){0}, &plan) == TSR_OK) {
+    if (tsri_topo_mapping_create(topo, &(tsri_topo_ask){0}, &plan) == TSR_OK) {
         const tsr_mesh_axis axis = {"shard", 2 * plan->place_count};
 
         (void)tsri_topo_mesh_create(topo, plan, 2, &axis, 1, &mesh);
@@ -32,7 +32,7 @@ static void use(tsri_topo *topo)
         (void)tsri_topo_draw_svg(topo, plan, mesh, to);
     }
     tsri_topo_mesh_free(&mesh);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     (void)fclose(to);
     free(text);
 }

@@ -38,15 +38,15 @@ tsri_topo *tsr_topo_golden(const char *name)
     return topo;
 }
 
-tsri_topo_plan *tsr_topo_planned(const tsri_topo *topo, tsri_topo_ask ask)
+tsri_topo_mapping *tsr_topo_planned(const tsri_topo *topo, tsri_topo_ask ask)
 {
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *plan = NULL;
 
-    CHECK_OK(tsri_topo_plan_create(topo, &ask, &plan));
+    CHECK_OK(tsri_topo_mapping_create(topo, &ask, &plan));
     return plan;
 }
 
-bool tsr_topo_noted(const tsri_topo_plan *plan, const char *subject, const char *words)
+bool tsr_topo_noted(const tsri_topo_mapping *plan, const char *subject, const char *words)
 {
     for (int i = 0; i < plan->notes.count; i++) {
         if (strcmp(plan->notes.at[i].subject, subject) == 0 &&
@@ -57,7 +57,7 @@ bool tsr_topo_noted(const tsri_topo_plan *plan, const char *subject, const char 
     return false;
 }
 
-void tsr_topo_check_cores(const tsri_topo *topo, const tsri_topo_plan *plan)
+void tsr_topo_check_cores(const tsri_topo *topo, const tsri_topo_mapping *plan)
 {
     int *users = NULL;
     int least = topo->core_count;

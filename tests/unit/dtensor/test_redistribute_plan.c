@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /**
- * @file test_redistribute_plan.c
+ * @file test_redistribute_route.c
  * Which moves a redistribution makes, and what a simulated rank of it calls.
  *
  * Layouts are written as placements of the axes a, b, c: "S0 R P"; a trailing "/ba" is the order.
@@ -53,18 +53,18 @@ static tsr_layout parse(const tsr_mesh *mesh, const int64_t *shape, int ndim, co
     return layout;
 }
 
-static void write_plan(const tsri_plan *plan, char *text, size_t size)
+static void write_plan(const tsri_route *route, char *text, size_t size)
 {
     size_t used = 0;
 
     text[0] = '\0';
-    for (int i = 0; i < plan->step_count; i++) {
+    for (int i = 0; i < route->step_count; i++) {
         static const char marks[] = {[TSRI_STEP_SLICE] = '>',
                                      [TSRI_STEP_REDUCE_SCATTER] = '+',
                                      [TSRI_STEP_ALL_TO_ALL] = '=',
                                      [TSRI_STEP_ALL_REDUCE] = '*',
                                      [TSRI_STEP_GATHER] = '<'};
-        const tsri_step *step = &plan->step[i];
+        const tsri_step *step = &route->step[i];
         char mark = marks[step->kind];
 
         used += (size_t)snprintf(text + used, size - used, "%s", i > 0 ? " " : "");
@@ -101,15 +101,15 @@ static void check_pairs(const int *sizes, int axis_count, const int64_t *shape, 
     for (; pairs->from != NULL; pairs++) {
         tsr_layout from = parse(mesh, shape, ndim, pairs->from);
         tsr_layout to = parse(mesh, shape, ndim, pairs->to);
-        tsri_plan plan;
+        tsri_route route;
         char text[128];
 
-        CHECK_OK(tsri_plan_make(&from, &to, &plan));
-        write_plan(&plan, text, sizeof(text));
+        CHECK_OK(tsri_route_find(&from, &to, &route));
+        write_plan(&route, text, sizeof(text));
         CHECK_STR(text, pairs->moves);
         CHECK_EQ(tsri_redistribute_cost(&from, &to), pairs->cost);
-        if (plan.step_count > 0) {
-            CHECK(tsr_layout_equal(&plan.step[plan.step_count - 1].after, &to));
+        if (route.step_count > 0) {
+            CHECK(tsr_layout_equal(&route.step[route.step_count - 1].after, &to));
         }
     }
     tsr_mesh_release(&mesh);
@@ -185,24 +185,24 @@ static void refusals(void)
     const int64_t shape[] = {4, 6};
     tsr_layout from = parse(mesh, shape, 2, "S0 R");
     tsr_layout to = parse(mesh, shape, 2, "P R");
-    tsri_plan plan;
+    tsri_route route;
 
-    CHECK_EQ(tsri_plan_make(&from, &to, &plan), TSR_ERR_PLACEMENT);
+    CHECK_EQ(tsri_route_find(&from, &to, &route), TSR_ERR_PLACEMENT);
     CHECK_STR(tsr_error_message(), "to partial on axis \"a\" from shard, wants partial");
     to = parse(mesh, shape, 2, "S0 P");
-    CHECK_EQ(tsri_plan_make(&from, &to, &plan), TSR_ERR_PLACEMENT);
+    CHECK_EQ(tsri_route_find(&from, &to, &route), TSR_ERR_PLACEMENT);
     CHECK_STR(tsr_error_message(), "to partial on axis \"b\" from replicate, wants partial");
     CHECK_EQ(tsri_redistribute_cost(&from, &to), -1);
     to = parse(mesh, (int64_t[]){4, 7}, 2, "S0 R");
-    CHECK_EQ(tsri_plan_make(&from, &to, &plan), TSR_ERR_SHAPE);
+    CHECK_EQ(tsri_route_find(&from, &to, &route), TSR_ERR_SHAPE);
     CHECK_STR(tsr_error_message(), "redistribution of [4, 6] to [4, 7]");
     to = parse(mesh, shape, 1, "S0 R");
-    CHECK_STATUS(TSR_ERR_SHAPE, tsri_plan_make(&from, &to, &plan));
+    CHECK_STATUS(TSR_ERR_SHAPE, tsri_route_find(&from, &to, &route));
     to = parse(twin, shape, 2, "S0 R");
-    CHECK_STATUS(TSR_ERR_INVALID, tsri_plan_make(&from, &to, &plan));
+    CHECK_STATUS(TSR_ERR_INVALID, tsri_route_find(&from, &to, &route));
     to = parse(mesh, shape, 2, "S0 R");
     to.place[1] = (tsr_placement){.kind = TSR_SHARD, .dim = 2};
-    CHECK_STATUS(TSR_ERR_PLACEMENT, tsri_plan_make(&from, &to, &plan));
+    CHECK_STATUS(TSR_ERR_PLACEMENT, tsri_route_find(&from, &to, &route));
     to = parse(mesh, (int64_t[]){0, 6}, 2, "R R");
     from = parse(mesh, (int64_t[]){0, 6}, 2, "S0 S1");
     CHECK_EQ(tsri_redistribute_cost(&from, &to), 0); /* nothing to move */

@@ -195,7 +195,7 @@ static void presets_hold_what_they_say(void)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tsri_job_options o = small_job(2, 4, 1);
         const double n = (double)tsri_model_param_count(&o.model);
-        tsri_plan_summary summary;
+        tsri_step_memory summary;
         double slack = 0.0;
         rig r;
 

@@ -146,8 +146,8 @@ static void sums_come_back_before_more_is_added(void)
 static void pools_hold_what_they_say(void)
 {
     tsri_job_options o = small_job();
-    tsri_plan_summary plain;
-    tsri_plan_summary moved;
+    tsri_step_memory plain;
+    tsri_step_memory moved;
     tsr_unit_info units[UNITS];
     size_t host[TSRI_MEM_COUNT];
     size_t gradients = 0;

@@ -66,7 +66,7 @@ static size_t needs(int tp)
 {
     char mesh[64];
     tsri_job_options options;
-    tsri_plan_summary plan = {.total_bytes = 0};
+    tsri_step_memory plan = {.total_bytes = 0};
     tsr_world *world = NULL;
     tsri_job *job = NULL;
 

@@ -16,7 +16,7 @@
 #include "support/machine.h"
 #include "support/topo_cases.h"
 #include "support/tsr_test.h"
-#include "topo/plan.h"
+#include "topo/mapping.h"
 
 /* ---- links ---- */
 
@@ -63,11 +63,11 @@ static void weak_links_do_not_join(void)
     for (int more = 0; more < 2; more++) {
         (void)snprintf(text, sizeof(text), "%slink 1 2 %g\n", machine, more ? 25.1 : 25.0);
         tsri_topo *topo = tsr_topo_described(text);
-        tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+        tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
         CHECK_EQ(plan->island_count, more ? 1 : 2);
         CHECK_EQ(plan->rule, TSRI_TOPO_RULE_LINKS);
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
         tsri_topo_free(&topo);
     }
 }
@@ -77,7 +77,7 @@ static void weak_links_do_not_join(void)
 static void numa_may_be_unknown(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/numa_unknown.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     for (int i = 0; i < 4; i++) {
         CHECK_EQ(topo->gpus[i].at.numa, -1);
@@ -86,32 +86,32 @@ static void numa_may_be_unknown(void)
     }
     tsr_topo_check_cores(topo, plan);
     CHECK(tsr_topo_noted(plan, "islands", "neither links"));
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
 static void bridges_may_be_missing(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/no_bridges.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_EQ(topo->bridge_count, 0);
     CHECK_EQ(plan->rule, TSRI_TOPO_RULE_NUMA);
     CHECK_EQ(plan->island_count, 2);
     CHECK_STATUS(
         TSR_ERR_INVALID,
-        tsri_topo_plan_create(topo, &(tsri_topo_ask){.islands = TSRI_TOPO_RULE_SWITCH}, &plan));
+        tsri_topo_mapping_create(topo, &(tsri_topo_ask){.islands = TSRI_TOPO_RULE_SWITCH}, &plan));
     CHECK_STATUS(
         TSR_ERR_INVALID,
-        tsri_topo_plan_create(topo, &(tsri_topo_ask){.islands = TSRI_TOPO_RULE_LINKS}, &plan));
-    tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_create(topo, &(tsri_topo_ask){.islands = TSRI_TOPO_RULE_LINKS}, &plan));
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
 static void hidden_gpus_get_no_rank(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/hidden.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_EQ(topo->gpu_count, 4);
     CHECK_EQ(tsri_topo_visible(topo), 3);
@@ -120,7 +120,7 @@ static void hidden_gpus_get_no_rank(void)
         CHECK(plan->places[i].gpu != 1);
     }
     CHECK(tsr_topo_noted(plan, "gpus", "1 of 4 GPUs"));
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
@@ -139,20 +139,20 @@ static void plain_pci_is_enough(void)
 static void device_numbers_follow_the_gpu(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/swapped.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_STR(topo->gpus[0].at.busid, "0000:12:00.0");
     CHECK_EQ(topo->gpus[0].device, 3);
     CHECK_EQ(topo->gpus[2].device, 0);
     CHECK(tsr_topo_noted(plan, "gpus", "not numbered in PCI order"));
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
 static void cpusets_may_be_smaller(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/small_cpuset.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_EQ(topo->core_total, 16);
     CHECK_EQ(topo->core_count, 8);
@@ -160,13 +160,13 @@ static void cpusets_may_be_smaller(void)
     CHECK_EQ(topo->numas[0].core_count, 0);
     tsr_topo_check_cores(topo, plan);
     CHECK(tsr_topo_noted(plan, "cores", "8 of the machine's 16 cores"));
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
     topo = tsr_topo_golden("topo/few_cores.desc");
     plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
     tsr_topo_check_cores(topo, plan);
     CHECK_EQ(plan->places[0].core_count, 0);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
@@ -226,15 +226,15 @@ static void memory_may_run_out(void)
 
     for (int n = 1; status == TSR_ERR_NOMEM && n < 2000; n++) {
         tsri_topo *topo = NULL;
-        tsri_topo_plan *plan = NULL;
+        tsri_topo_mapping *plan = NULL;
 
         tsri_alloc_fail_at(n);
         status = tsri_topo_read(TSRI_TOPO_XML_TEXT, xml, &topo);
         if (status == TSR_OK) {
-            status = tsri_topo_plan_create(topo, &(tsri_topo_ask){0}, &plan);
+            status = tsri_topo_mapping_create(topo, &(tsri_topo_ask){0}, &plan);
         }
         tsri_alloc_fail_at(0);
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
         tsri_topo_free(&topo);
         CHECK_EQ(tsri_alloc_live(), before);
         tsr_error_clear();
@@ -268,7 +268,7 @@ static void recorded_dgx2(void)
     if (!recorded("nvidia-dgx2-16xv100.xml", &topo)) {
         return;
     }
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_EQ(topo->gpu_count, 16);
     CHECK(topo->link_switched);
@@ -281,7 +281,7 @@ static void recorded_dgx2(void)
         CHECK_EQ(plan->places[i].numa, i / 8);
     }
     CHECK_EQ(plan->core_count, 0); /* 4 cores in the record */
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
@@ -292,7 +292,7 @@ static void recorded_power8(void)
     if (!recorded("power8-4xp100.xml", &topo)) {
         return;
     }
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     CHECK_EQ(topo->gpu_count, 4);
     CHECK(!topo->link_switched);
@@ -302,7 +302,7 @@ static void recorded_power8(void)
     CHECK_EQ(plan->island_count, 2);
     CHECK_EQ(tsri_topo_island_divisor(plan), 2);
     tsr_topo_check_cores(topo, plan);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 

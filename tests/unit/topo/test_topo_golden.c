@@ -75,13 +75,13 @@ static tsr_status read_machine(const char *text, const char *name, tsri_topo **o
 /* Plan, axes and text; a refusal is part of the text. */
 static tsr_status draw(const tsri_topo *topo, const asked *a, FILE *to)
 {
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *plan = NULL;
     tsri_topo_mesh *mesh = NULL;
     tsr_mesh_axis axes[3];
     int count = 0;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_topo_plan_create(topo, &a->ask, &plan));
+    TSR_TRY(tsri_topo_mapping_create(topo, &a->ask, &plan));
     const tsr_status choice =
         tsri_topo_propose(plan, a->nodes, a->tp, a->shard, axes, &count, &plan->notes);
 
@@ -96,7 +96,7 @@ static tsr_status draw(const tsri_topo *topo, const asked *a, FILE *to)
     }
 out:
     tsri_topo_mesh_free(&mesh);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     return status;
 }
 
@@ -147,13 +147,13 @@ static void compare(const char *name, const char *text)
 
 static void check_svg(const tsri_topo *topo, const asked *a)
 {
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *plan = NULL;
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
 
     REQUIRE(to != NULL);
-    CHECK_OK(tsri_topo_plan_create(topo, &a->ask, &plan));
+    CHECK_OK(tsri_topo_mapping_create(topo, &a->ask, &plan));
     CHECK_OK(tsri_topo_draw_svg(topo, plan, NULL, to));
     (void)fclose(to);
     CHECK(strncmp(text, "<svg ", 5) == 0);
@@ -164,7 +164,7 @@ static void check_svg(const tsri_topo *topo, const asked *a)
         (void)snprintf(word, sizeof(word), ">GPU %d<", i);
         CHECK(strstr(text, word) != NULL);
     }
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     free(text);
 }
 

@@ -10,8 +10,8 @@
 
 #include "support/topo_cases.h"
 #include "support/tsr_test.h"
+#include "topo/mapping.h"
 #include "topo/mesh.h"
-#include "topo/plan.h"
 
 /* ---- NICs ---- */
 
@@ -19,7 +19,7 @@
 static void nics_are_matched_not_taken(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/nic_ties.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
     int load[4] = {0};
 
     for (int i = 0; i < 4; i++) {
@@ -28,7 +28,7 @@ static void nics_are_matched_not_taken(void)
     CHECK_EQ(load[0] + load[1] + load[2], 4);
     CHECK(load[0] >= 1 && load[1] >= 1 && load[2] >= 1);
     CHECK_EQ(load[3], 0); /* a network interface beside OpenFabrics devices */
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
@@ -56,7 +56,7 @@ static tsri_topo *drawn(int seed)
     return tsr_topo_described(text);
 }
 
-static int load_of(const tsri_topo_plan *plan, int nic)
+static int load_of(const tsri_topo_mapping *plan, int nic)
 {
     int load = 0;
 
@@ -71,7 +71,7 @@ static void matching_is_even(void)
 {
     for (int seed = 1; seed < 40; seed++) {
         tsri_topo *topo = drawn(seed);
-        tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+        tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
         for (int i = 0; topo->nic_count > 0 && i < plan->place_count; i++) {
             const tsri_topo_place *p = &plan->places[i];
@@ -84,7 +84,7 @@ static void matching_is_even(void)
                 CHECK(near < p->nic_near || load_of(plan, n) + 1 >= load_of(plan, p->nic));
             }
         }
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
         tsri_topo_free(&topo);
     }
 }
@@ -96,7 +96,7 @@ static void few_ranks_stay_in_one_island(void)
     tsri_topo *topo = tsr_topo_golden("topo/two_islands.desc");
 
     for (int ranks = 1; ranks <= 8; ranks++) {
-        tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){.ranks = ranks});
+        tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){.ranks = ranks});
 
         CHECK_EQ(plan->place_count, ranks);
         CHECK_EQ(plan->island_count, ranks <= 4 ? 1 : 2);
@@ -107,25 +107,25 @@ static void few_ranks_stay_in_one_island(void)
             }
         }
         tsr_topo_check_cores(topo, plan);
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
     }
-    tsri_topo_plan *crowd = tsr_topo_planned(topo, (tsri_topo_ask){.ranks = 9});
+    tsri_topo_mapping *crowd = tsr_topo_planned(topo, (tsri_topo_ask){.ranks = 9});
 
     CHECK_EQ(crowd->places[8].gpu, -1);
     CHECK(tsr_topo_noted(crowd, "islands", "9 ranks, but 8 GPUs"));
-    tsri_topo_plan_free(&crowd);
+    tsri_topo_mapping_free(&crowd);
     tsri_topo_free(&topo);
 }
 
 static void check_order(const char *text, const int *expected)
 {
     tsri_topo *topo = tsr_topo_described(text);
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     for (int i = 0; i < plan->place_count; i++) {
         CHECK_EQ(plan->places[i].gpu, expected[i]);
     }
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
@@ -154,14 +154,14 @@ static void islands_can_be_chosen(void)
     static const int expected[] = {2, 2, 4, 2, 2, 1};
 
     for (int rule = 0; rule < TSRI_TOPO_RULE_COUNT; rule++) {
-        tsri_topo_plan *plan =
+        tsri_topo_mapping *plan =
             tsr_topo_planned(topo, (tsri_topo_ask){.islands = (tsri_topo_rule)rule});
         tsri_topo_rule parsed = TSRI_TOPO_RULE_AUTO;
 
         CHECK_EQ(plan->island_count, expected[rule]);
         CHECK_OK(tsri_topo_rule_parse(tsri_topo_rule_name((tsri_topo_rule)rule), &parsed));
         CHECK_EQ(parsed, rule);
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
     }
     CHECK_STATUS(TSR_ERR_INVALID, tsri_topo_rule_parse("nmua", &(tsri_topo_rule){0}));
     tsri_topo_free(&topo);
@@ -170,7 +170,7 @@ static void islands_can_be_chosen(void)
 static void meshes_are_refused(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/two_islands.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
     tsri_topo_mesh *mesh = NULL;
     tsr_mesh_axis axes[3];
     int count = 0;
@@ -205,11 +205,11 @@ static void meshes_are_refused(void)
     CHECK(mesh == NULL);
     CHECK_EQ(notes.count, 0);
     tsri_topo_notes_free(&notes);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 
-static void check_proposal(const tsri_topo_plan *plan, int nodes, int tp, const char *shard_text,
+static void check_proposal(const tsri_topo_mapping *plan, int nodes, int tp, const char *shard_text,
                            const char *expected)
 {
     tsr_mesh_axis axes[3];
@@ -232,14 +232,14 @@ static void check_proposal(const tsri_topo_plan *plan, int nodes, int tp, const 
 static void meshes_are_proposed(void)
 {
     tsri_topo *topo = tsr_topo_golden("topo/two_islands.desc");
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
     check_proposal(plan, 1, 0, "node", "shard=8");
     check_proposal(plan, 4, 0, "node", "replicate=4,shard=8");
     check_proposal(plan, 4, 2, "2", "replicate=2,shard=8,tp=2");
     check_proposal(plan, 4, 4, "4", "shard=8,tp=4");
     check_proposal(plan, 2, 2, "1/2", "replicate=4,shard=2,tp=2");
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
 }
 

@@ -21,7 +21,7 @@
 static double rate(const char *name, int nodes, const tsr_mesh_axis *axes, int axis_count)
 {
     tsri_topo *topo = tsr_topo_golden(name);
-    tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+    tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
     tsri_topo_mesh *mesh = NULL;
     double gb_s = -1.0;
 
@@ -30,7 +30,7 @@ static double rate(const char *name, int nodes, const tsr_mesh_axis *axes, int a
         gb_s = mesh->axes[0].gb_s;
     }
     tsri_topo_mesh_free(&mesh);
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&plan);
     tsri_topo_free(&topo);
     return gb_s;
 }
@@ -145,12 +145,12 @@ static void settings_are_the_makers(void)
         (void)snprintf(text, sizeof(text), "package\nnuma 4 1 8\nhost 0000:10\n%s\n",
                        cases[i].line);
         tsri_topo *topo = tsr_topo_described(text);
-        tsri_topo_plan *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
+        tsri_topo_mapping *plan = tsr_topo_planned(topo, (tsri_topo_ask){0});
 
         CHECK_EQ(tsri_topo_visible(topo), 1);
         CHECK(tsr_topo_noted(plan, "gpus", cases[i].words));
         CHECK(i == 0 || !tsr_topo_noted(plan, "gpus", "CUDA"));
-        tsri_topo_plan_free(&plan);
+        tsri_topo_mapping_free(&plan);
         tsri_topo_free(&topo);
     }
 }

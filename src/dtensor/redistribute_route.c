@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /**
- * @file redistribute_plan.c
+ * @file redistribute_route.c
  * Which moves lead from one layout to another.
  *
  * The chain of a dim is a stack: an axis can leave only when it is innermost, and comes in as the
@@ -16,7 +16,7 @@
  * collective of the flattened axes when the dim divides evenly and the axes nest in their order in
  * the mesh, for then flattened ranks and nested pieces are numbered alike.
  *
- * The plan depends on the two layouts alone, never on a rank's piece: all ranks make the same one.
+ * The route depends on the two layouts alone, never on a rank's piece: all ranks make the same one.
  */
 #include "dtensor_priv.h"
 
@@ -27,17 +27,17 @@ typedef struct chain {
     int axis[TSR_MESH_MAX_AXES];
 } chain;
 
-typedef struct planner {
+typedef struct router {
     const tsr_layout *to;
     tsr_layout now;
     int axis_count;
     chain have[TSR_MAX_DIMS];
     chain want[TSR_MAX_DIMS];
-    tsri_plan *plan;
-} planner;
+    tsri_route *route;
+} router;
 
 /* Number of axes, from the outside, that stay. */
-static int common_length(const planner *p, int dim)
+static int common_length(const router *p, int dim)
 {
     int n = 0;
 
@@ -49,7 +49,7 @@ static int common_length(const planner *p, int dim)
 }
 
 /* The axis to take off dim next, or -1. */
-static int leaving_axis(const planner *p, int dim)
+static int leaving_axis(const router *p, int dim)
 {
     const chain *have = &p->have[dim];
 
@@ -57,28 +57,28 @@ static int leaving_axis(const planner *p, int dim)
 }
 
 /* The axis to put on dim next, or -1 while something is still in its way. */
-static int coming_axis(const planner *p, int dim)
+static int coming_axis(const router *p, int dim)
 {
     int n = common_length(p, dim);
 
     return p->have[dim].length == n && n < p->want[dim].length ? p->want[dim].axis[n] : -1;
 }
 
-static void take_off(planner *p, int dim)
+static void take_off(router *p, int dim)
 {
     int axis = p->have[dim].axis[--p->have[dim].length];
 
     p->now.place[axis] = (tsr_placement){.kind = TSR_REPLICATE};
 }
 
-static void put_on(planner *p, int axis, int dim)
+static void put_on(router *p, int axis, int dim)
 {
     p->have[dim].axis[p->have[dim].length++] = axis;
     p->now.place[axis] = (tsr_placement){.kind = TSR_SHARD, .dim = dim};
 }
 
 /* Any order is right that keeps each chain's. */
-static void write_order(planner *p)
+static void write_order(router *p)
 {
     unsigned placed = 0;
     int n = 0;
@@ -97,7 +97,7 @@ static void write_order(planner *p)
 }
 
 /* True if the axes of dim's chain and of mask together cut the dim in equal parts. */
-static bool divides_evenly(const planner *p, int dim, unsigned mask)
+static bool divides_evenly(const router *p, int dim, unsigned mask)
 {
     int64_t parts = 1;
 
@@ -111,14 +111,14 @@ static bool divides_evenly(const planner *p, int dim, unsigned mask)
 }
 
 /* Can a move of axis be part of the last step? Called with the move already made. */
-static bool joins_last(const planner *p, const tsri_step *step)
+static bool joins_last(const router *p, const tsri_step *step)
 {
-    const tsri_step *last = p->plan->step;
+    const tsri_step *last = p->route->step;
 
-    if (p->plan->step_count == 0) {
+    if (p->route->step_count == 0) {
         return false;
     }
-    last += p->plan->step_count - 1;
+    last += p->route->step_count - 1;
     if (last->kind != step->kind || last->from_dim != step->from_dim ||
         last->to_dim != step->to_dim) {
         return false;
@@ -131,25 +131,25 @@ static bool joins_last(const planner *p, const tsri_step *step)
            divides_evenly(p, step->to_dim, last->mask);
 }
 
-static void add_step(planner *p, tsri_step_kind kind, unsigned mask, int from_dim, int to_dim)
+static void add_step(router *p, tsri_step_kind kind, unsigned mask, int from_dim, int to_dim)
 {
     tsri_step step = {.kind = kind, .mask = mask, .from_dim = from_dim, .to_dim = to_dim};
 
     write_order(p);
     step.after = p->now;
     if (joins_last(p, &step)) {
-        tsri_step *last = &p->plan->step[p->plan->step_count - 1];
+        tsri_step *last = &p->route->step[p->route->step_count - 1];
         last->mask |= mask;
         last->after = step.after;
         return;
     }
-    TSRI_ASSERT(p->plan->step_count < TSRI_PLAN_MAX_STEPS);
-    p->plan->step[p->plan->step_count++] = step;
-    p->plan->collective_count += kind != TSRI_STEP_SLICE;
+    TSRI_ASSERT(p->route->step_count < TSRI_PLAN_MAX_STEPS);
+    p->route->step[p->route->step_count++] = step;
+    p->route->collective_count += kind != TSRI_STEP_SLICE;
 }
 
 /* Put on an axis that is replicated (a slice) or partial (a reduce-scatter). */
-static bool step_onto(planner *p, tsr_placement_kind kind)
+static bool step_onto(router *p, tsr_placement_kind kind)
 {
     for (int d = 0; d < p->now.ndim; d++) {
         int axis = coming_axis(p, d);
@@ -164,7 +164,7 @@ static bool step_onto(planner *p, tsr_placement_kind kind)
     return false;
 }
 
-static bool step_exchange(planner *p)
+static bool step_exchange(router *p)
 {
     for (int d = 0; d < p->now.ndim; d++) {
         int axis = coming_axis(p, d);
@@ -182,7 +182,7 @@ static bool step_exchange(planner *p)
     return false;
 }
 
-static bool step_all_reduce(planner *p)
+static bool step_all_reduce(router *p)
 {
     unsigned mask = 0;
 
@@ -200,10 +200,10 @@ static bool step_all_reduce(planner *p)
 
 /* First axes that end replicated, which cannot do without; then the dim gathered last, so that
  * gathers join; then the smaller axis, which enlarges the piece less. */
-static bool step_gather(planner *p)
+static bool step_gather(router *p)
 {
-    const tsri_plan *plan = p->plan;
-    int last_dim = plan->step_count > 0 ? plan->step[plan->step_count - 1].from_dim : -1;
+    const tsri_route *route = p->route;
+    int last_dim = route->step_count > 0 ? route->step[route->step_count - 1].from_dim : -1;
     int best_dim = -1;
     int best_axis = -1;
     int64_t best_key = 0;
@@ -274,9 +274,9 @@ tsr_status tsri_dtensor_check_partial(const tsr_dtensor *tensor, const tsr_layou
     return TSR_OK;
 }
 
-tsr_status tsri_plan_make(const tsr_layout *from, const tsr_layout *to, tsri_plan *out)
+tsr_status tsri_route_find(const tsr_layout *from, const tsr_layout *to, tsri_route *out)
 {
-    planner p = {.to = to, .now = *from, .plan = out};
+    router p = {.to = to, .now = *from, .route = out};
 
     TSR_TRY(check_pair(from, to));
     p.axis_count = tsr_mesh_axis_count(from->mesh);
@@ -300,11 +300,11 @@ tsr_status tsri_plan_make(const tsr_layout *from, const tsr_layout *to, tsri_pla
 
 int tsri_redistribute_cost(const tsr_layout *from, const tsr_layout *to)
 {
-    tsri_plan plan;
+    tsri_route route;
 
-    if (tsri_plan_make(from, to, &plan) != TSR_OK) {
+    if (tsri_route_find(from, to, &route) != TSR_OK) {
         tsr_error_clear();
         return -1;
     }
-    return tsri_layout_count(from) > 0 ? plan.collective_count : 0;
+    return tsri_layout_count(from) > 0 ? route.collective_count : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* From a machine to the places of its ranks. */
-#include "plan_priv.h"
+#include "mapping_priv.h"
 
 #include "base/base.h"
 
@@ -61,12 +61,12 @@ tsr_status tsri_topo_rule_parse(const char *text, tsri_topo_rule *out)
                      near != NULL ? "; nearest: " : "", near != NULL ? near : "");
 }
 
-int tsri_topo_island_size(const tsri_topo_plan *plan, int island)
+int tsri_topo_island_size(const tsri_topo_mapping *mapping, int island)
 {
     int size = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        size += plan->places[i].island == island;
+    for (int i = 0; i < mapping->place_count; i++) {
+        size += mapping->places[i].island == island;
     }
     return size;
 }
@@ -82,12 +82,12 @@ static int common_divisor(int a, int b)
     return a;
 }
 
-int tsri_topo_island_divisor(const tsri_topo_plan *plan)
+int tsri_topo_island_divisor(const tsri_topo_mapping *mapping)
 {
     int divisor = 0;
 
-    for (int i = 0; i < plan->island_count; i++) {
-        divisor = common_divisor(tsri_topo_island_size(plan, i), divisor);
+    for (int i = 0; i < mapping->island_count; i++) {
+        divisor = common_divisor(tsri_topo_island_size(mapping, i), divisor);
     }
     return divisor > 0 ? divisor : 1;
 }
@@ -146,12 +146,12 @@ const char *tsri_topo_ranges(const int *values, int count, char *text, size_t si
     return text;
 }
 
-/* ---- the plan ---- */
+/* ---- the mapping ---- */
 
-static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_plan *plan)
+static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     if (topo->core_count < topo->core_total) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "cores",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "cores",
                                    "%d of the machine's %d cores may be used (a control group or "
                                    "cpuset); shares are of those",
                                    topo->core_count, topo->core_total));
@@ -159,81 +159,82 @@ static tsr_status note_cpuset(const tsri_topo *topo, tsri_topo_plan *plan)
     return TSR_OK;
 }
 
-static tsr_status note_order(const tsri_topo *topo, tsri_topo_plan *plan)
+static tsr_status note_order(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     int gpus[TSRI_TOPO_MAX_GPUS] = {0};
     char text[256];
 
-    if (plan->place_count == 0 || plan->places[0].gpu < 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "order",
+    if (mapping->place_count == 0 || mapping->places[0].gpu < 0) {
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "order",
                                    "ranks stand on cores in the order of packages and NUMA nodes"));
         return TSR_OK;
     }
-    for (int i = 0; i < plan->place_count; i++) {
-        gpus[i] = plan->places[i].gpu;
+    for (int i = 0; i < mapping->place_count; i++) {
+        gpus[i] = mapping->places[i].gpu;
     }
     TSR_TRY(tsri_topo_note_add(
-        &plan->notes, false, "order",
+        &mapping->notes, false, "order",
         "rank 0, 1, ... have GPU %s: island by island, in an island NUMA node by NUMA node, then "
         "along the %s",
-        tsri_topo_ranges(gpus, plan->place_count, text, sizeof(text)),
+        tsri_topo_ranges(gpus, mapping->place_count, text, sizeof(text)),
         topo->links != NULL ? "largest links" : "shortest PCI paths"));
     return TSR_OK;
 }
 
-static tsr_status note_memory(const tsri_topo *topo, tsri_topo_plan *plan)
+static tsr_status note_memory(const tsri_topo *topo, tsri_topo_mapping *mapping)
 {
     int bound = 0;
 
-    for (int i = 0; i < plan->place_count; i++) {
-        bound += plan->places[i].numa >= 0;
+    for (int i = 0; i < mapping->place_count; i++) {
+        bound += mapping->places[i].numa >= 0;
     }
-    if (plan->core_count == 0) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+    if (mapping->core_count == 0) {
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "memory",
                                    "nobody is bound: memory comes from where it is touched first"));
     } else if (topo->numa_count < 2) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "memory",
                                    "one NUMA node: all memory is equally near"));
-    } else if (bound == plan->place_count) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, false, "memory",
+    } else if (bound == mapping->place_count) {
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "memory",
                                    "a rank's memory comes from its NUMA node while that has any"));
     } else {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "memory",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "memory",
                                    "%d of %d ranks have no NUMA node of their own: their memory "
                                    "comes from where it is touched first",
-                                   plan->place_count - bound, plan->place_count));
+                                   mapping->place_count - bound, mapping->place_count));
     }
     return TSR_OK;
 }
 
 /* Ranks on cores: the whole machine is one island, because they exchange through its memory. */
-static tsr_status place_on_cores(const tsri_topo *topo, bool crowded, tsri_topo_plan *plan)
+static tsr_status place_on_cores(const tsri_topo *topo, bool crowded, tsri_topo_mapping *mapping)
 {
-    plan->island_count = plan->place_count > 0 ? 1 : 0;
-    plan->rule = TSRI_TOPO_RULE_NODE;
-    for (int i = 0; i < plan->place_count; i++) {
-        plan->places[i] = (tsri_topo_place){.gpu = -1, .numa = -1, .nic = -1};
+    mapping->island_count = mapping->place_count > 0 ? 1 : 0;
+    mapping->rule = TSRI_TOPO_RULE_NODE;
+    for (int i = 0; i < mapping->place_count; i++) {
+        mapping->places[i] = (tsri_topo_place){.gpu = -1, .numa = -1, .nic = -1};
     }
     if (crowded) {
-        TSR_TRY(tsri_topo_note_add(&plan->notes, true, "islands",
+        TSR_TRY(tsri_topo_note_add(&mapping->notes, true, "islands",
                                    "%d ranks, but %d GPUs: ranks stand on cores, as for the cpu "
                                    "backend",
-                                   plan->place_count, tsri_topo_visible(topo)));
+                                   mapping->place_count, tsri_topo_visible(topo)));
     }
-    TSR_TRY(tsri_topo_note_add(&plan->notes, false, "islands",
+    TSR_TRY(tsri_topo_note_add(&mapping->notes, false, "islands",
                                "ranks on cores exchange through shared memory: the whole machine "
                                "is one island"));
     return TSR_OK;
 }
 
-static tsr_status place_on_gpus(const tsri_topo *topo, tsri_topo_rule asked, tsri_topo_plan *plan)
+static tsr_status place_on_gpus(const tsri_topo *topo, tsri_topo_rule asked,
+                                tsri_topo_mapping *mapping)
 {
     int *island = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc((size_t)topo->gpu_count, sizeof(*island), &island));
-    TSR_TRY_GOTO(status, tsri_topo_find_islands(topo, asked, island, plan), out);
-    TSR_TRY_GOTO(status, tsri_topo_order_gpus(topo, island, plan), out);
+    TSR_TRY_GOTO(status, tsri_topo_find_islands(topo, asked, island, mapping), out);
+    TSR_TRY_GOTO(status, tsri_topo_order_gpus(topo, island, mapping), out);
 out:
     tsri_free(&island);
     return status;
@@ -250,61 +251,62 @@ static int default_ranks(const tsri_topo *topo, int gpus)
 }
 
 static tsr_status place_ranks(const tsri_topo *topo, const tsri_topo_ask *ask, int gpus,
-                              tsri_topo_plan *plan)
+                              tsri_topo_mapping *mapping)
 {
     if (!ask->cores_only) {
-        TSR_TRY(tsri_topo_note_gpus(topo, plan));
+        TSR_TRY(tsri_topo_note_gpus(topo, mapping));
     }
-    if (gpus >= plan->place_count) {
-        TSR_TRY(place_on_gpus(topo, ask->islands, plan));
+    if (gpus >= mapping->place_count) {
+        TSR_TRY(place_on_gpus(topo, ask->islands, mapping));
     } else {
-        TSR_TRY(place_on_cores(topo, gpus > 0, plan));
+        TSR_TRY(place_on_cores(topo, gpus > 0, mapping));
     }
-    TSR_TRY(note_order(topo, plan));
+    TSR_TRY(note_order(topo, mapping));
     return TSR_OK;
 }
 
-static tsr_status fill_places(const tsri_topo *topo, const tsri_topo_ask *ask, tsri_topo_plan *plan)
+static tsr_status fill_places(const tsri_topo *topo, const tsri_topo_ask *ask,
+                              tsri_topo_mapping *mapping)
 {
     const int gpus = ask->cores_only ? 0 : tsri_topo_visible(topo);
 
-    plan->place_count = ask->ranks > 0 ? ask->ranks : default_ranks(topo, gpus);
-    TSR_TRY(tsri_alloc((size_t)plan->place_count, sizeof(*plan->places), &plan->places));
-    TSR_TRY(tsri_alloc((size_t)topo->core_count, sizeof(*plan->cores), &plan->cores));
-    TSR_TRY(place_ranks(topo, ask, gpus, plan));
-    TSR_TRY(tsri_topo_match_nics(topo, plan));
-    TSR_TRY(note_cpuset(topo, plan));
-    TSR_TRY(tsri_topo_share_cores(topo, plan));
-    TSR_TRY(note_memory(topo, plan));
+    mapping->place_count = ask->ranks > 0 ? ask->ranks : default_ranks(topo, gpus);
+    TSR_TRY(tsri_alloc((size_t)mapping->place_count, sizeof(*mapping->places), &mapping->places));
+    TSR_TRY(tsri_alloc((size_t)topo->core_count, sizeof(*mapping->cores), &mapping->cores));
+    TSR_TRY(place_ranks(topo, ask, gpus, mapping));
+    TSR_TRY(tsri_topo_match_nics(topo, mapping));
+    TSR_TRY(note_cpuset(topo, mapping));
+    TSR_TRY(tsri_topo_share_cores(topo, mapping));
+    TSR_TRY(note_memory(topo, mapping));
     return TSR_OK;
 }
 
-tsr_status tsri_topo_plan_create(const tsri_topo *topo, const tsri_topo_ask *ask,
-                                 tsri_topo_plan **out)
+tsr_status tsri_topo_mapping_create(const tsri_topo *topo, const tsri_topo_ask *ask,
+                                    tsri_topo_mapping **out)
 {
-    tsri_topo_plan *plan = NULL;
+    tsri_topo_mapping *mapping = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_alloc(1, sizeof(*plan), &plan));
-    TSR_TRY_GOTO(status, fill_places(topo, ask, plan), drop);
-    *out = plan;
+    TSR_TRY(tsri_alloc(1, sizeof(*mapping), &mapping));
+    TSR_TRY_GOTO(status, fill_places(topo, ask, mapping), drop);
+    *out = mapping;
     return TSR_OK;
 drop:
-    tsri_topo_plan_free(&plan);
+    tsri_topo_mapping_free(&mapping);
     return status;
 }
 
-void tsri_topo_plan_free(tsri_topo_plan **pointer)
+void tsri_topo_mapping_free(tsri_topo_mapping **pointer)
 {
-    tsri_topo_plan *plan = *pointer;
+    tsri_topo_mapping *mapping = *pointer;
 
     *pointer = NULL;
-    if (plan == NULL) {
+    if (mapping == NULL) {
         return;
     }
-    tsri_free(&plan->places);
-    tsri_free(&plan->cores);
-    tsri_free(&plan->nics);
-    tsri_topo_notes_free(&plan->notes);
-    tsri_free(&plan);
+    tsri_free(&mapping->places);
+    tsri_free(&mapping->cores);
+    tsri_free(&mapping->nics);
+    tsri_topo_notes_free(&mapping->notes);
+    tsri_free(&mapping);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /**
- * @file plan.h
+ * @file mapping.h
  * Where the ranks of one machine go, and why: islands, rank order, NICs, cores.
  *
  * An island is a set of GPUs among which traffic is fastest: a connected part of the link graph,
@@ -10,7 +10,7 @@
  * numbers are near; the last axes of a mesh, whose ranks are consecutive, are then the nearest.
  * Without GPUs, or with more ranks than GPUs, ranks stand on cores and the machine is one island.
  *
- * Threads: a plan does not change once made.
+ * Threads: a mapping does not change once made.
  */
 #pragma once
 
@@ -42,8 +42,8 @@ typedef struct tsri_topo_place {
     int island;
     int numa;                   /* of the GPU, or of the cores */
     int nic, nic_near;          /* the first of its NICs; how near all of them are */
-    int nic_first, nic_count;   /* in plan->nics */
-    int core_first, core_count; /* in plan->cores; no cores: the rank is not bound */
+    int nic_first, nic_count;   /* in mapping->nics */
+    int core_first, core_count; /* in mapping->cores; no cores: the rank is not bound */
 } tsri_topo_place;
 
 /** Why something was chosen, or what is wrong with it. */
@@ -58,7 +58,7 @@ typedef struct tsri_topo_notes {
     int count, capacity;
 } tsri_topo_notes;
 
-typedef struct tsri_topo_plan {
+typedef struct tsri_topo_mapping {
     tsri_topo_place *places; /* by local rank */
     int place_count;
     int island_count;
@@ -67,13 +67,13 @@ typedef struct tsri_topo_plan {
     int core_count;
     int *nics; /* the ranks' NICs, rank by rank; indices */
     tsri_topo_notes notes;
-} tsri_topo_plan;
+} tsri_topo_mapping;
 
 /** Local. TSR_ERR_INVALID: a rule that the record knows nothing about. Free with
- *  tsri_topo_plan_free. */
-tsr_status tsri_topo_plan_create(const tsri_topo *topo, const tsri_topo_ask *ask,
-                                 tsri_topo_plan **out);
-void tsri_topo_plan_free(tsri_topo_plan **pointer);
+ *  tsri_topo_mapping_free. */
+tsr_status tsri_topo_mapping_create(const tsri_topo *topo, const tsri_topo_ask *ask,
+                                    tsri_topo_mapping **out);
+void tsri_topo_mapping_free(tsri_topo_mapping **pointer);
 
 /** "links", "switch", "numa", "package", "node"; what --islands takes. */
 const char *tsri_topo_rule_name(tsri_topo_rule rule);
@@ -81,9 +81,9 @@ const char *tsri_topo_rule_name(tsri_topo_rule rule);
 tsr_status tsri_topo_rule_parse(const char *text, tsri_topo_rule *out);
 
 /** Ranks of an island. */
-int tsri_topo_island_size(const tsri_topo_plan *plan, int island);
+int tsri_topo_island_size(const tsri_topo_mapping *mapping, int island);
 /** The largest number that divides every island; tp must divide it. */
-int tsri_topo_island_divisor(const tsri_topo_plan *plan);
+int tsri_topo_island_divisor(const tsri_topo_mapping *mapping);
 /** "1, 2, 4": the divisors of number into text; returns text. */
 const char *tsri_topo_divisors(int number, char *text, size_t size);
 /** "0-3,6" into text; from five values on that are equally far apart, "0-22:2". Ends in "..." if

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /**
- * @file plan.h
+ * @file step_cost.h
  * What a step costs, from the ledger of a device: the collectives of a dry run or of a real step,
  * and the memory of every rank.
  */
@@ -32,12 +32,14 @@ typedef struct tsri_traffic {
 void tsri_traffic_count(const tsr_device *device, tsri_traffic *out);
 
 /** Numbers of a summary that ranks can send to each other. */
-typedef struct tsri_plan_numbers {
+typedef struct tsri_rank_memory {
     uint64_t kind_most[TSRI_MEM_COUNT];
     uint64_t fixed_bytes, arena_bytes, total_bytes;
-} tsri_plan_numbers;
+} tsri_rank_memory;
 
-void tsri_plan_get_numbers(const tsri_job *job, tsri_plan_numbers *out);
+void tsri_rank_memory_of(const tsri_job *job, tsri_rank_memory *out);
 /** Write the planned memory of ranks[count] as a table: all of few, the least and the most of many.
  */
-void tsri_plan_write_ranks(const tsri_plan_numbers *ranks, int count, FILE *stream);
+void tsri_write_rank_memory(const tsri_rank_memory *ranks, int count, FILE *stream);
+/** Write plan.txt: memory by kind, units, collectives by axis of a job that is a dry run. */
+tsr_status tsri_write_plan(const tsri_job *job, FILE *stream);

@@ -5,12 +5,13 @@
 
 #include "topo/json.h"
 
-static json_t *cores_json(const tsri_topo *t, const tsri_topo_plan *plan, const tsri_topo_place *p)
+static json_t *cores_json(const tsri_topo *t, const tsri_topo_mapping *mapping,
+                          const tsri_topo_place *p)
 {
     json_t *list = json_array();
 
     for (int i = 0; i < p->core_count; i++) {
-        const tsri_topo_core *c = &t->cores[plan->cores[p->core_first + i]];
+        const tsri_topo_core *c = &t->cores[mapping->cores[p->core_first + i]];
 
         for (int k = 0; k < c->pu_count; k++) {
             (void)json_array_append_new(list, json_integer(t->pus[c->pu_first + k]));
@@ -19,23 +20,24 @@ static json_t *cores_json(const tsri_topo *t, const tsri_topo_plan *plan, const 
     return list;
 }
 
-static json_t *nics_json(const tsri_topo *t, const tsri_topo_plan *plan, const tsri_topo_place *p)
+static json_t *nics_json(const tsri_topo *t, const tsri_topo_mapping *mapping,
+                         const tsri_topo_place *p)
 {
     json_t *list = json_array();
 
     for (int i = 0; i < p->nic_count; i++) {
-        const tsri_topo_nic *n = &t->nics[plan->nics[p->nic_first + i]];
+        const tsri_topo_nic *n = &t->nics[mapping->nics[p->nic_first + i]];
 
         (void)json_array_append_new(list, json_string(n->at.name));
     }
     return list;
 }
 
-static json_t *place_json(const tsri_topo *t, const tsri_topo_plan *plan, int rank)
+static json_t *place_json(const tsri_topo *t, const tsri_topo_mapping *mapping, int rank)
 {
-    const tsri_topo_place *p = &plan->places[rank];
+    const tsri_topo_place *p = &mapping->places[rank];
     json_t *tree = json_pack("{s:i, s:i, s:i, s:o}", "local_rank", rank, "island", p->island,
-                             "numa", p->numa, "threads", cores_json(t, plan, p));
+                             "numa", p->numa, "threads", cores_json(t, mapping, p));
 
     if (p->gpu >= 0) {
         (void)json_object_set_new(tree, "gpu", json_integer(p->gpu));
@@ -43,28 +45,29 @@ static json_t *place_json(const tsri_topo *t, const tsri_topo_plan *plan, int ra
     }
     if (p->nic >= 0) {
         (void)json_object_set_new(tree, "nic", json_string(t->nics[p->nic].at.name));
-        (void)json_object_set_new(tree, "nics", nics_json(t, plan, p));
+        (void)json_object_set_new(tree, "nics", nics_json(t, mapping, p));
         (void)json_object_set_new(tree, "nic_near", json_string(tsri_topo_near_text(p->nic_near)));
     }
     return tree;
 }
 
-tsr_status tsri_topo_plan_to_json(const tsri_topo *t, const tsri_topo_plan *plan, json_t **out)
+tsr_status tsri_topo_mapping_to_json(const tsri_topo *t, const tsri_topo_mapping *mapping,
+                                     json_t **out)
 {
     json_t *places = json_array();
     json_t *notes = json_array();
 
-    for (int i = 0; i < plan->place_count; i++) {
-        (void)json_array_append_new(places, place_json(t, plan, i));
+    for (int i = 0; i < mapping->place_count; i++) {
+        (void)json_array_append_new(places, place_json(t, mapping, i));
     }
-    for (int i = 0; i < plan->notes.count; i++) {
-        const tsri_topo_note *n = &plan->notes.at[i];
+    for (int i = 0; i < mapping->notes.count; i++) {
+        const tsri_topo_note *n = &mapping->notes.at[i];
 
         (void)json_array_append_new(notes, json_pack("{s:s, s:b, s:s}", "subject", n->subject,
                                                      "warning", (int)n->warning, "text", n->text));
     }
-    *out = json_pack("{s:s, s:i, s:o, s:o}", "islands_by", tsri_topo_rule_name(plan->rule),
-                     "islands", plan->island_count, "ranks", places, "reasons", notes);
+    *out = json_pack("{s:s, s:i, s:o, s:o}", "islands_by", tsri_topo_rule_name(mapping->rule),
+                     "islands", mapping->island_count, "ranks", places, "reasons", notes);
     return *out != NULL ? TSR_OK : TSR_RAISE(TSR_ERR_NOMEM, "no memory for the plan");
 }
 

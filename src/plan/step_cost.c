@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
 /* plan.txt: memory, units and collectives of one step, as a dry run found them. */
-#include "plan/plan.h"
+#include "plan/step_cost.h"
 
 #include "base/base.h"
 
@@ -56,9 +56,9 @@ void tsri_traffic_count(const tsr_device *device, tsri_traffic *out)
 
 /* ---- memory ---- */
 
-void tsri_plan_get_numbers(const tsri_job *job, tsri_plan_numbers *out)
+void tsri_rank_memory_of(const tsri_job *job, tsri_rank_memory *out)
 {
-    tsri_plan_summary summary;
+    tsri_step_memory summary;
 
     tsri_job_summarize(job, &summary);
     for (int kind = 0; kind < TSRI_MEM_COUNT; kind++) {
@@ -69,9 +69,9 @@ void tsri_plan_get_numbers(const tsri_job *job, tsri_plan_numbers *out)
     out->total_bytes = summary.total_bytes;
 }
 
-static void write_rank(const tsri_plan_numbers *ranks, int rank, FILE *stream)
+static void write_rank(const tsri_rank_memory *ranks, int rank, FILE *stream)
 {
-    const tsri_plan_numbers *r = &ranks[rank];
+    const tsri_rank_memory *r = &ranks[rank];
 
     (void)fprintf(
         stream, "  %6d %14llu %14llu %14llu %14llu %14llu\n", rank,
@@ -80,7 +80,7 @@ static void write_rank(const tsri_plan_numbers *ranks, int rank, FILE *stream)
         (unsigned long long)r->kind_most[TSRI_MEM_GRAD], (unsigned long long)r->total_bytes);
 }
 
-void tsri_plan_write_ranks(const tsri_plan_numbers *ranks, int count, FILE *stream)
+void tsri_write_rank_memory(const tsri_rank_memory *ranks, int count, FILE *stream)
 {
     int least = 0;
     int most = 0;
@@ -129,7 +129,7 @@ static void write_host(const tsr_device *device, FILE *stream)
 
 static void write_memory(const tsri_job *job, FILE *stream)
 {
-    tsri_plan_summary s;
+    tsri_step_memory s;
     size_t live = 0;
 
     tsri_job_summarize(job, &s);
@@ -200,7 +200,7 @@ static const char *dtype_name(tsr_dtype dtype)
     return tsr_dtype_name(dtype == TSR_DTYPE_DEFAULT ? TSR_F32 : dtype);
 }
 
-tsr_status tsri_job_write_plan(const tsri_job *job, FILE *stream)
+tsr_status tsri_write_plan(const tsri_job *job, FILE *stream)
 {
     const tsri_job_options *o = &job->options;
     char mesh[192];

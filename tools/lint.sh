@@ -106,6 +106,14 @@ set +f
 git ls-files -co --exclude-standard -- src kernels include tests | grep '\.[ch]$' |
     while read -r file; do [ ! -f "$file" ] || echo "$file"; done |
     xargs -r awk -f tools/lint_sources.awk || bad=1
+# Files that documents name are there; a name with <x>, * or NN stands for others.
+for file in $(git ls-files -co --exclude-standard -- '*.md'); do
+    [ -f "$file" ] || continue
+    grep -noE '`(src|include|kernels|tests|tools|cmake|examples|bench|clusters)/[A-Za-z0-9_/.-]+`' "$file" |
+        tr -d '`' | while IFS=: read -r line name; do
+        [ -e "$name" ] || [ "${name#*NN}" != "$name" ] || echo "$file:$line: $name is not there"
+    done
+done | grep . && bad=1
 for file in docs/performance.md docs/memory.md; do
     [ ! -f "$file" ] || awk -f tools/lint_figures.awk "$file" || bad=1
 done

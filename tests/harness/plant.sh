@@ -78,6 +78,7 @@ tools/lint.sh > /dev/null
 rm src/nn/a.c
 head='# Performance'
 plant docs/a.md 'Takes x.xx ms.' lint.sh 'filled in in documents'
+plant docs/a.md 'See `src/nn/gone.c`.' lint.sh 'src/nn/gone.c is not there'
 plant docs/a.md 'T''BD' lint.sh 'filled in in documents'
 plant docs/performance.md '
 | a | 1.5 ms |' lint.sh 'performance.md:3: figures without'

@@ -12,7 +12,7 @@
  * are f32 unless said otherwise; accumulation is f32 or wider (ref: double). Any count may be 0;
  * such a call writes only what its definition still defines (a sum over nothing is 0). "accumulate"
  * means out += result, else out = result. Pointers do not overlap unless said otherwise.
- * Kernels never allocate: scratch is a workspace, whose size tsrk_workspace() gives by sizes.
+ * Kernels never allocate: scratch is a workspace; tsrk_workspace() gives its size by the sizes.
  */
 #pragma once
 

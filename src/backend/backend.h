@@ -32,7 +32,7 @@ struct tsri_recorder;
 struct tsri_race_buffer;
 
 enum {
-    TSR_BACKEND_ABI = 1
+    TSR_BACKEND_ABI = 2
 };
 enum {
     TSR_CAP_EXECUTES = 1u << 0, /* results are computed, not only counted */

@@ -3,8 +3,11 @@
 /* ranks: 1 2 4 */
 /**
  * @file test_normaliser.c
- * Steps that are given a number in place of labels: what it divides, and that ranks agree on it.
+ * Steps that are given a number in place of labels: what it divides, and that ranks agree on it;
+ * and losses of labels that no step was given.
  */
+#include "autograd/autograd_priv.h"
+
 #include <string.h>
 
 #include "support/gpt2_rig.h"
@@ -86,8 +89,34 @@ static void ranks_agree(void)
     gpt2_rig_close(&r);
 }
 
+/* A loss of labels that were not counted is noticed; in an evaluation, which counts its own, and
+ * with a number in place of labels there is nothing to notice. */
+static void other_labels_are_told_of(void)
+{
+    gpt2_rig r;
+
+    REQUIRE_OK(gpt2_rig_open(&kind, &r));
+    for (int way = 0; way < 3; way++) {
+        tsr_dtensor *x = NULL;
+
+        CHECK_OK(way == 0   ? tsr_eval_begin(r.tape)
+                 : way == 1 ? tsr_step_begin_with(r.tape, 0, 1.0, 1)
+                            : tsr_step_begin(r.tape, 0, r.labels, 1));
+        CHECK_OK(way == 0 ? TSR_OK : tsr_tape_begin(r.tape, 0));
+        CHECK_OK(tsr_module_call(r.model, r.tape, &r.ids[0], 1, &x));
+        CHECK_OK(tsr_op_cross_entropy(r.tape, x, r.labels[way == 2 ? 0 : 1], &x));
+        CHECK(!r.tape->told_labels);
+        CHECK_OK(tsr_module_call(r.model, r.tape, &r.ids[0], 1, &x));
+        CHECK_OK(tsr_op_cross_entropy(r.tape, x, r.labels[1], &x));
+        CHECK_EQ(r.tape->told_labels, way == 2);
+        CHECK_OK(way == 0 ? tsr_eval_end(r.tape) : tsr_step_end(r.tape));
+    }
+    gpt2_rig_close(&r);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"it_divides_the_loss", it_divides_the_loss},
     {"ranks_agree", ranks_agree},
+    {"other_labels_are_told_of", other_labels_are_told_of},
     {NULL, NULL},
 };

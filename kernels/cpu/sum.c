@@ -107,8 +107,8 @@ static void sum_row(const tsrk_sum *args, int64_t o)
 tsr_status tsrk_cpu_sum(const tsrk_sum *args, const tsrk_context *context)
 {
     int64_t blocks = (args->inner + SUM_COLS - 1) / SUM_COLS;
-    int64_t elements = args->outer * args->mid * args->inner;
-#pragma omp parallel for num_threads(tsrk_cpu_team(context, elements)) schedule(static)
+#pragma omp parallel for num_threads( \
+    tsrk_cpu_team(context, args->outer * args->mid * args->inner)) schedule(static)
     for (int64_t task = 0; task < args->outer * blocks; task++) {
         int64_t col = task % blocks * SUM_COLS;
         if (args->inner == 1) {

@@ -14,7 +14,7 @@ set(TSR_SANITIZER_ENV
     LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0)
 # Leaks of MPI's unloaded plugins cannot be suppressed at exit; main_mpi.c looks before that.
 set(TSR_DIST_SANITIZER_ENV ${TSR_SANITIZER_ENV} ASAN_OPTIONS=leak_check_at_exit=0:fast_unwind_on_malloc=0)
-set(TSR_TEST_TIMEOUT 240)
+set(TSR_TEST_TIMEOUT 600)
 
 # The value of the comment /* key: value */ in the first lines of a file, as a list; or the default.
 function(tsr_file_option out file key default)

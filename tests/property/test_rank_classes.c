@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copyright The Tessera authors */
-/* timeout: 240 */
+/* timeout: 600 */
 /* Ranks of one class do the same: every rank's own ledger equals its class's entry by entry, on
  * meshes and sizes where little divides. And a thousand ranks, timed. */
 #include "base/base.h"

@@ -6,7 +6,8 @@
  *
  * A test file defines tsr_test_cases, ended by {NULL, NULL}. main_unit.c runs it in one process,
  * main_mpi.c on every rank: there a case fails everywhere if it fails anywhere. CHECK goes on after
- * a failure; REQUIRE leaves the case. A case that exceeds TSR_TEST_WATCHDOG_S ends the program.
+ * a failure; REQUIRE leaves the case. A case that exceeds TSR_TEST_WATCHDOG_S ends the program;
+ * on a busy machine it may take longer, by the load of its cores.
  */
 #pragma once
 

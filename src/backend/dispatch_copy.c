@@ -126,7 +126,9 @@ tsr_status tsri_read_end(tsri_reading *reading, void *host)
         return TSR_RAISE(TSR_ERR_STATE, "the end of a reading that nobody began");
     }
     TSR_TRY_GOTO(status, tsri_event_sync(reading->there), drop);
-    memcpy(host, reading->staged, reading->bytes);
+    if (reading->bytes > 0) {
+        memcpy(host, reading->staged, reading->bytes);
+    }
 drop:
     tsri_read_drop(reading);
     return status;

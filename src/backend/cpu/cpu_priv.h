@@ -221,9 +221,9 @@ struct tsri_cpu_stream {
     uint64_t marked;       /* number of the newest taken */
     _Atomic uint64_t pushed, popped;
     _Atomic uint64_t completed; /* seq of the newest operation done */
+    _Atomic int failed;         /* status of the first failure; text is then final */
     _Atomic bool waits;         /* compute: the caller's thread does, for other ranks or streams */
     _Atomic bool fails;         /* somebody writes the failure */
-    _Atomic int failed;         /* status of the first failure; text is then final */
     char text[TSRI_CPU_TEXT_BYTES];
 };
 

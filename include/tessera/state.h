@@ -129,8 +129,9 @@ TSR_CHECKED tsr_status tsr_state_write(tsr_state *state, const char *name, int64
 
 /**
  * What was written since the last time, by any rank and in any state of the model, counts from now
- * on: what other ranks compute with comes to them at the next gather. Collective over the mesh,
- * which a failure of one rank reaches: pass it as @p mine. Blocks.
+ * on: what other ranks compute with comes to them at the next gather; a unit that holds some of it
+ * and was gathered by hand (tsr_unit_unshard) is so no more. Collective over the mesh, which a
+ * failure of one rank reaches: pass it as @p mine. Blocks.
  *
  * @param mine  What the writing came to on this rank.
  * @retval TSR_ERR_REMOTE  another rank failed; the model does not run until a commit succeeds.

@@ -290,6 +290,21 @@ static tsr_status commit_all(tsr_state *s, const unsigned char *all, int ranks)
     return TSR_OK;
 }
 
+/* No rank runs the model on a state that some rank could not write. */
+static void refuse_to_run(const tsr_state *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        const state_entry *e = &s->entries[i];
+
+        if (e->from == SOURCE_MASTER) {
+            tsri_error_hold();
+            (void)e->param->sink->overwrite(e->param->sink_context, e->param, TSRI_OVERWRITE_ALONE);
+            tsri_error_release();
+            return;
+        }
+    }
+}
+
 tsr_status tsr_state_commit(tsr_state *state, tsr_status mine)
 {
     TSRI_WANT(state);
@@ -300,7 +315,11 @@ tsr_status tsr_state_commit(tsr_state *state, tsr_status mine)
     unsigned char *all = NULL;
     tsr_status status = TSR_OK;
 
-    TSR_TRY(tsri_world_agree(tsr_comm_world(state->comm), "writing the state", mine));
+    mine = tsri_world_agree(tsr_comm_world(state->comm), "writing the state", mine);
+    if (mine != TSR_OK) {
+        refuse_to_run(state);
+        return tsr_error_pass(mine, __FILE__, __LINE__, __func__);
+    }
     TSR_TRY(tsri_alloc(count, 1, &flags));
     TSR_TRY_GOTO(status, tsri_alloc(count * (size_t)ranks, 1, &all), free_flags);
     for (size_t i = 0; i < count; i++) {

@@ -293,6 +293,9 @@ tsr_status tsri_unit_overwrite(void *context, tsr_param *param, tsri_overwrite h
         param->written = how == TSRI_OVERWRITE_ALONE;
         step->overwritten = param->written;
     }
+    if (how == TSRI_OVERWRITE_TOLD) { /* gathered by hand: of what was there before */
+        TSR_TRY(tsri_unit_reshard(u));
+    }
     if (how != TSRI_OVERWRITE_ALONE && tsri_unit_trains(&u->params[param->unit_index])) {
         u->rest.stale = u->rest.stale || u->flat.own_count < u->flat.train_count;
     }

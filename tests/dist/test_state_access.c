@@ -8,7 +8,9 @@
  */
 #include "base/base.h"
 
+#include "tessera/llama.h"
 #include "tessera/state.h"
+#include "tessera/unit.h"
 
 #include <float.h>
 #include <math.h>
@@ -260,10 +262,85 @@ static void one_rank_may_write(void)
     tsr_world_close(&world);
 }
 
+/* Halve a block's weights, which are gathered by hand before where asked; then go on. */
+static void run_over_halved(tsr_world *world, const char *preset, bool gathered, double *loss_out)
+{
+    const int ranks = tsr_test_size();
+    const state_layout l = {{preset, preset, 1, ranks, 1, ranks > 1, false}, PLAIN};
+    static const char *const name = "layers.1.mlp.up.weight";
+    tsri_step_result steps[2] = {{0}};
+    float weights[21 * 13];
+    tsr_state *state = NULL;
+    tsri_job *job = state_open_job(world, &l, 3);
+
+    REQUIRE(job != NULL);
+    CHECK_OK(state_run(job, 0, 1, steps));
+    CHECK_OK(tsr_state_open(job->model, job->optimizer, job->tape, &state));
+    CHECK_OK(tsr_state_gather(state, name, 0, 21 * 13, weights));
+    if (gathered) {
+        CHECK_OK(tsr_unit_unshard(tsr_llama_layer(job->model, 1)));
+    }
+    for (int i = 0; i < 21 * 13; i++) {
+        weights[i] *= 0.5F;
+    }
+    CHECK_OK(tsr_state_write(state, name, 0, 21 * 13, weights));
+    CHECK_OK(tsr_state_commit(state, TSR_OK));
+    tsr_state_close(&state);
+    CHECK_OK(state_run(job, 1, 2, steps));
+    *loss_out = steps[1].loss;
+    tsri_job_close(&job);
+}
+
+static void what_is_gathered_is_let_go(void)
+{
+    static const char *const presets[] = {"ddp", "zero1", "zero2", "fsdp"};
+    tsr_world *world = NULL;
+
+    REQUIRE_OK(tsr_world_open(NULL, NULL, &cpu, &world));
+    for (int i = 0; i < 4; i++) {
+        double plain = 0.0;
+        double gathered = 1.0;
+
+        run_over_halved(world, presets[i], false, &plain);
+        run_over_halved(world, presets[i], true, &gathered);
+        CHECK(memcmp(&plain, &gathered, sizeof(plain)) == 0);
+    }
+    tsr_world_close(&world);
+}
+
+/* One rank could not write: none runs, until a commit has succeeded. */
+static void a_failed_commit_stops_all(void)
+{
+    const int ranks = tsr_test_size();
+    const state_layout l = {{"fsdp", "fsdp", 1, ranks, 1, ranks > 1, false}, PLAIN};
+    const bool fails = tsr_test_rank() == ranks - 1;
+    tsri_step_result steps[1];
+    tsr_world *world = NULL;
+    tsr_state *state = NULL;
+    tsri_job *job = NULL;
+
+    REQUIRE_OK(tsr_world_open(NULL, NULL, &cpu, &world));
+    job = state_open_job(world, &l, 3);
+    REQUIRE(job != NULL);
+    CHECK_OK(tsr_state_open(job->model, job->optimizer, job->tape, &state));
+    CHECK_EQ(tsr_state_commit(state, fails ? TSR_RAISE(TSR_ERR_IO, "no file") : TSR_OK),
+             fails ? TSR_ERR_IO : TSR_ERR_REMOTE);
+    tsr_error_clear();
+    CHECK_EQ(state_run(job, 0, 1, steps), TSR_ERR_STATE);
+    CHECK(says("tsr_state_commit"));
+    CHECK_OK(tsr_state_commit(state, TSR_OK));
+    CHECK_OK(tsri_job_step(job, 1, state_lr, 1.0, NULL, steps));
+    tsr_state_close(&state);
+    tsri_job_close(&job);
+    tsr_world_close(&world);
+}
+
 const tsr_test_case tsr_test_cases[] = {
     {"ranges_tile_each_tensor", ranges_tile_each_tensor},
     {"gradients_are_read_and_written", gradients_are_read_and_written},
     {"misuse_is_told", misuse_is_told},
+    {"what_is_gathered_is_let_go", what_is_gathered_is_let_go},
+    {"a_failed_commit_stops_all", a_failed_commit_stops_all},
     {"one_rank_may_write", one_rank_may_write},
     {NULL, NULL},
 };

@@ -100,8 +100,8 @@ TSR_CHECKED tsr_status tsr_op_merge_heads(tsr_tape *tape, tsr_dtensor *x, tsr_dt
  *  Collective. */
 TSR_CHECKED tsr_status tsr_op_rope(tsr_tape *tape, tsr_dtensor *x, double theta, tsr_dtensor **out);
 
-/** tsr_op_rope() at positions first .. first + seq - 1, first 0 or more: x goes on where others
- *  ended. Collective. */
+/** tsr_op_rope() at positions first .. first + seq - 1, first from 0 to 2^52: x goes on where
+ * others ended. Collective. TSR_ERR_INVALID: another first, or theta. */
 TSR_CHECKED tsr_status tsr_op_rope_at(tsr_tape *tape, tsr_dtensor *x, double theta, int64_t first,
                                       tsr_dtensor **out);
 
@@ -161,7 +161,8 @@ TSR_CHECKED tsr_status tsr_op_add(tsr_tape *tape, tsr_dtensor *a, tsr_dtensor *b
  * a * b, element by element, of a's shape and type. Collective, see above.
  *
  * b has a's shape, but for neighbouring dims in which it is repeated: those in which it is 1, or
- * which it lacks in front. [batch, seq, dim] times [dim], [batch, seq, 1] or [seq, dim].
+ * which it lacks in front (a dim that is 1 in both counts either way). [batch, seq, dim] times
+ * [dim], [batch, seq, 1] or [seq, dim]; not [batch, 1, dim, 1] to four dims, which are two runs.
  *
  * @retval TSR_ERR_SHAPE  b has another shape.
  */

@@ -12,13 +12,17 @@
 
 #include <string.h>
 
+const char *tsri_where(const char *op, const char *path, char *text, size_t size)
+{
+    const bool root = path == NULL || path[0] == '\0';
+
+    (void)snprintf(text, size, "%s%s%s", op, root ? "" : " in ", root ? "" : path);
+    return text;
+}
+
 const char *tsri_op_where(const tsri_op_call *call, char *text, size_t size)
 {
-    const bool root = call->path == NULL || call->path[0] == '\0';
-
-    (void)snprintf(text, size, "%s%s%s", call->def->name, root ? "" : " in ",
-                   root ? "" : call->path);
-    return text;
+    return tsri_where(call->def->name, call->path, text, size);
 }
 
 int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value)

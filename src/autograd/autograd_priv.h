@@ -343,7 +343,9 @@ bool tsri_tape_is_of_params(const tsr_tape *tape, tsr_dtensor *const *in, int in
 int tsri_tape_node_of(const tsr_tape *tape, const tsr_dtensor *value);
 /** Fail if a parameter among the inputs of mask has no memory at the moment. */
 tsr_status tsri_op_check_params(const tsri_op_call *call, unsigned mask);
-/** "linear in layers.0.attn.q" into text; returns text. */
+/** "linear in layers.0.attn.q" into text, in the root "linear"; returns text. */
+const char *tsri_where(const char *op, const char *path, char *text, size_t size);
+/** The same of a call. */
 const char *tsri_op_where(const tsri_op_call *call, char *text, size_t size);
 #define TSRI_WHERE_BYTES 192
 /** Redistribution as an operation; asked_by NULL: by the program itself. */

@@ -290,11 +290,14 @@ tsr_status tsr_op_concat(tsr_tape *tape, tsr_dtensor *const *parts, int part_cou
 {
     TSRI_WANT(tape, parts, out);
     TSRI_WANT_EACH(parts, part_count);
+
+    char where[TSRI_WHERE_BYTES];
     if (part_count < 1 || part_count > TSRI_OP_MAX_IN) {
         return TSR_RAISE(TSR_ERR_INVALID,
-                         "concat in %s: of %d parts, wants 1 to %d; of more: a concat "
+                         "%s: of %d parts, wants 1 to %d; of more: a concat "
                          "of concats",
-                         tsri_tape_path(tape), part_count, TSRI_OP_MAX_IN);
+                         tsri_where("concat", tsri_tape_path(tape), where, sizeof(where)),
+                         part_count, TSRI_OP_MAX_IN);
     }
 
     const copy_attr attr = {.dim = dim};

@@ -103,11 +103,14 @@ tsr_status tsr_op_dropout(tsr_tape *tape, tsr_dtensor *x, double p, tsr_dtensor 
 {
     TSRI_WANT(tape, x, out);
 
+    char where[TSRI_WHERE_BYTES];
+
     const char *path = tsri_tape_path(tape);
     dropout_attr attr = {.p = (float)p};
 
     if (!(p >= 0.0 && p < 1.0)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "dropout in %s: p is %g, wants 0 <= p < 1", path, p);
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: p is %g, wants 0 <= p < 1",
+                         tsri_where("dropout", path, where, sizeof(where)), p);
     }
     if (p <= 0.0 || tsr_tape_in_eval(tape)) {
         *out = x;

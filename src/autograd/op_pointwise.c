@@ -336,11 +336,13 @@ tsr_status tsr_op_scale(tsr_tape *tape, tsr_dtensor *x, double factor, tsr_dtens
 {
     TSRI_WANT(tape, x, out);
 
+    char where[TSRI_WHERE_BYTES];
+
     const scale_attr attr = {.factor = (float)factor};
 
     if (!(fabs(factor) <= (double)FLT_MAX)) {
-        return TSR_RAISE(TSR_ERR_INVALID, "scale in %s: factor is %g, wants a finite f32",
-                         tsri_tape_path(tape), factor);
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: factor is %g, wants a finite f32",
+                         tsri_where("scale", tsri_tape_path(tape), where, sizeof(where)), factor);
     }
 
     TSR_TRY(tsri_op_apply(tape, &op_scale, &x, 1, &attr, sizeof(attr), out));
@@ -390,11 +392,14 @@ tsr_status tsr_op_cast(tsr_tape *tape, tsr_dtensor *x, tsr_dtype dtype, tsr_dten
 {
     TSRI_WANT(tape, x, out);
 
+    char where[TSRI_WHERE_BYTES];
+
     const cast_attr attr = {.dtype = dtype};
 
     if (tsr_dtype_size(dtype) == 0 || (TSR_DTYPES_FLOAT & TSR_DTYPE_BIT(dtype)) == 0) {
-        return TSR_RAISE(TSR_ERR_INVALID, "cast in %s: to %s, wants f32, bf16 or f16",
-                         tsri_tape_path(tape), tsr_dtype_name(dtype));
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: to %s, wants f32, bf16 or f16",
+                         tsri_where("cast", tsri_tape_path(tape), where, sizeof(where)),
+                         tsr_dtype_name(dtype));
     }
     if (tsr_dtensor_dtype(x) == dtype) {
         *out = x;

@@ -17,10 +17,12 @@ tsr_status tsr_op_redistribute(tsr_tape *tape, tsr_dtensor *x, const tsr_layout 
         same = layout->shape[d] == x->layout.shape[d];
     }
     if (!same) {
+        char where[TSRI_WHERE_BYTES];
         char from[TSRI_WHERE_BYTES];
         char to[TSRI_WHERE_BYTES];
 
-        return TSR_RAISE(TSR_ERR_SHAPE, "redistribute in %s: %s to %s", tsri_tape_path(tape),
+        return TSR_RAISE(TSR_ERR_SHAPE, "%s: %s to %s",
+                         tsri_where("redistribute", tsri_tape_path(tape), where, sizeof(where)),
                          tsr_layout_format(&x->layout, from, sizeof(from)),
                          tsr_layout_format(layout, to, sizeof(to)));
     }

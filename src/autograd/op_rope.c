@@ -18,6 +18,9 @@ typedef struct rope_attr {
     int64_t first;
 } rope_attr;
 
+/* Positions that a double counts exactly, with room for a sequence behind them. */
+#define MOST_POSITIONS ((int64_t)1 << 52)
+
 enum {
     SEQ = 1,
     HEADS = 2,
@@ -163,10 +166,19 @@ tsr_status tsr_op_rope_at(tsr_tape *tape, tsr_dtensor *x, double theta, int64_t 
 {
     TSRI_WANT(tape, x, out);
     TSRI_WANT_COUNT(first);
+
+    char where[TSRI_WHERE_BYTES];
+
     if (!(theta > 0.0 && theta <= DBL_MAX)) {
-        return TSR_RAISE(TSR_ERR_INVALID,
-                         "rope in %s: theta is %g, wants a finite number above 0 (10000 is usual)",
-                         tsri_tape_path(tape), theta);
+        return TSR_RAISE(
+            TSR_ERR_INVALID, "%s: theta is %g, wants a finite number above 0 (10000 is usual)",
+            tsri_where(op_rope.name, tsri_tape_path(tape), where, sizeof(where)), theta);
+    }
+
+    if (first > MOST_POSITIONS) {
+        return TSR_RAISE(TSR_ERR_INVALID, "%s: first is %lld, wants %lld at most",
+                         tsri_where(op_rope.name, tsri_tape_path(tape), where, sizeof(where)),
+                         (long long)first, (long long)MOST_POSITIONS);
     }
 
     const rope_attr attr = {.theta = theta, .first = first};

@@ -191,20 +191,14 @@ tsr_status tsr_op_mean(tsr_tape *tape, tsr_dtensor *x, int dim, bool keep, tsr_d
 
 /* ---- multiply ---- */
 
-/* Which dims of a does b go through once, its dims aligned with a's last? */
-static bool has_dim(const tsr_layout *a, const tsr_layout *b, int d)
-{
-    const int e = d - (a->ndim - b->ndim);
-
-    return e >= 0 && b->shape[e] == a->shape[d];
-}
-
-/* The dims of a along which b is repeated. */
+/* The dims of a along which b is repeated; b's are aligned with a's last. A dim of extent 1 in both
+ * belongs to them where it lies between, so that any extent may be 1. */
 static tsr_status repeated_dims(const tsri_op_call *call, const tsr_layout *a, const tsr_layout *b,
                                 dim_range *out)
 {
     dim_range range = {0, 0};
     bool fit = b->ndim <= a->ndim;
+    bool over = false; /* the range is: b has gone through a dim behind it */
     char where[TSRI_WHERE_BYTES];
     char one[TSRI_WHERE_BYTES];
     char two[TSRI_WHERE_BYTES];
@@ -212,10 +206,11 @@ static tsr_status repeated_dims(const tsri_op_call *call, const tsr_layout *a, c
     for (int d = 0; fit && d < a->ndim; d++) {
         const int e = d - (a->ndim - b->ndim);
 
-        if (has_dim(a, b, d)) {
+        if (e >= 0 && b->shape[e] == a->shape[d]) {
+            over = over || (range.end > 0 && a->shape[d] != 1);
             continue;
         }
-        fit = (e < 0 || b->shape[e] == 1) && (range.end == 0 || range.end == d);
+        fit = (e < 0 || b->shape[e] == 1) && !over;
         range.begin = range.end == 0 ? d : range.begin;
         range.end = d + 1;
     }
@@ -232,6 +227,11 @@ static tsr_status repeated_dims(const tsri_op_call *call, const tsr_layout *a, c
     return TSR_OK;
 }
 
+static bool is_repeated(dim_range range, int d)
+{
+    return d >= range.begin && d < range.end;
+}
+
 static tsr_status multiply_rule(tsri_op_call *call)
 {
     tsr_layout *a = &call->want[A];
@@ -246,11 +246,11 @@ static tsr_status multiply_rule(tsri_op_call *call)
         tsr_placement *p = &a->place[axis];
         tsr_placement *q = &b->place[axis];
 
-        if (p->kind != TSR_SHARD && q->kind == TSR_SHARD && has_dim(a, b, q->dim + lead)) {
+        if (p->kind != TSR_SHARD && q->kind == TSR_SHARD && !is_repeated(range, q->dim + lead)) {
             *p = tsri_shard(q->dim + lead);
         }
-        *q = p->kind == TSR_SHARD && has_dim(a, b, p->dim) ? tsri_shard(p->dim - lead)
-                                                           : tsri_replicate();
+        *q = p->kind == TSR_SHARD && !is_repeated(range, p->dim) ? tsri_shard(p->dim - lead)
+                                                                 : tsri_replicate();
     }
     tsri_rule_order(a, a, b);
     tsri_rule_order(b, a, b);

@@ -22,7 +22,8 @@ typedef struct points {
 /* Point i of n: class i % 3, on its spiral, a little beside it. */
 static void make_point(int64_t i, int64_t n, double shift, float *x, float *target)
 {
-    const double along = ((double)(i / CLASSES) + shift) * CLASSES / (double)n;
+    const int64_t number = i / CLASSES; /* on its spiral */
+    const double along = ((double)number + shift) * CLASSES / (double)n;
     const double beside = 0.15 * sin(12.9898 * (double)i + 78.233 * shift);
     const double angle = 4 * along + 2.0944 * (double)(i % CLASSES) + beside;
 

@@ -273,7 +273,8 @@ static void forward_head(const tsrk_attention *args, int64_t b, int64_t h, float
     int64_t kv_stride = args->kv_heads * dim;
     int64_t iq = head_offset(b, h, seq, args->heads, dim);
     int64_t ik = head_offset(b, h / (args->heads / args->kv_heads), kv_seq, args->kv_heads, dim);
-    forward w = {.args = args, .scores = workspace, .ld = score_stride(kv_seq)};
+    forward w = {.args = args, .ld = score_stride(kv_seq)};
+    w.scores = workspace;
     w.scratch = w.scores + (QUERIES * w.ld);
     float *turned = w.scratch + tsrk_cpu_panels_scratch();
     float *straight = turned + tsrk_cpu_panels_floats(dim, kv_seq);

@@ -185,7 +185,7 @@ static void finish(const blocks *b, const slice *s, int64_t row, int64_t rows)
 static int64_t group_count(int64_t rows)
 {
     int64_t team = omp_get_num_threads();
-    return ceil_div(ceil_div(rows, ROWS * GROUP), team) * team;
+    return ceil_div(ceil_div(rows, (int64_t)ROWS * GROUP), team) * team;
 }
 
 static int64_t group_row(const slice *s, int64_t group)

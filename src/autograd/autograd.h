@@ -174,8 +174,8 @@ typedef struct tsri_op_def {
     tsr_status (*backward)(tsri_op_call *call);
     /** Element types that in[i] may have, a bit each (dtype.h); all others are refused. */
     unsigned takes[TSRI_OP_MAX_IN];
-    unsigned alike;     /* bit i: in[i] is of in[0]'s type */
     const char *inputs; /* their names in messages: "x, weight"; NULL: "input 0" */
+    unsigned alike;     /* bit i: in[i] is of in[0]'s type */
     unsigned keep_in;   /* bit i: backward needs in[i]'s bytes */
     bool keep_out;      /* backward needs out's bytes */
     bool makes_out;     /* forward creates out itself (views) */

@@ -64,14 +64,13 @@ static tsr_status check_backend(const tsr_state *s, const char *what)
 }
 
 /* The entry that r names, and where it lies, but for gradients, which are made final first. */
-static tsr_status find(const tsr_state *s, const request *r, state_entry **entry_out,
-                       tsri_rest *out)
+static tsr_status find(const tsr_state *s, const request *r, int *index_out, tsri_rest *out)
 {
     const int index = tsr_state_find(s, r->name);
     int64_t count = 0;
 
     if (index < 0) {
-        TSR_TRY(raise_unknown(s, r));
+        return raise_unknown(s, r);
     }
     TSR_TRY(tsri_state_locate(s, &s->entries[index], out));
     count = tsri_state_count_of(&out->layout.outer);
@@ -81,7 +80,7 @@ static tsr_status find(const tsr_state *s, const request *r, state_entry **entry
                          (long long)count);
     }
     TSR_TRY(check_backend(s, r->what));
-    *entry_out = &s->entries[index];
+    *index_out = index;
     return TSR_OK;
 }
 
@@ -105,11 +104,11 @@ tsr_status tsr_state_read(tsr_state *state, const char *name, int64_t first, int
     TSRI_WANT(state, name, host);
 
     const request r = {__func__, name, first, count};
-    state_entry *e = NULL;
-    tsri_rest rest;
+    int index = 0;
+    tsri_rest rest = {0};
 
-    TSR_TRY(find(state, &r, &e, &rest));
-    TSR_TRY(settle_state(e, &r, &rest));
+    TSR_TRY(find(state, &r, &index, &rest));
+    TSR_TRY(settle_state(&state->entries[index], &r, &rest));
     TSR_TRY(tsri_rest_read(&rest, first, count, host, stream_of(state)));
     return TSR_OK;
 }
@@ -191,15 +190,15 @@ tsr_status tsr_state_gather(tsr_state *state, const char *name, int64_t first, i
 
     const request r = {__func__, name, first, count};
     const size_t ranks = (size_t)tsr_world_size(tsr_comm_world(state->comm));
-    state_entry *e = NULL;
+    int index = 0;
     unsigned char *mine = NULL;
     unsigned char *all = NULL;
     size_t size = 0;
-    tsri_rest rest;
+    tsri_rest rest = {0};
     tsr_status status = TSR_OK;
 
-    TSR_TRY(agree(state, &r, find(state, &r, &e, &rest)));
-    TSR_TRY(settle_state(e, &r, &rest));
+    TSR_TRY(agree(state, &r, find(state, &r, &index, &rest)));
+    TSR_TRY(settle_state(&state->entries[index], &r, &rest));
     size = tsr_dtype_size(rest.dtype);
     TSR_TRY(tsri_alloc(GATHER_ELEMENTS, size, &mine));
     TSR_TRY_GOTO(status, tsri_alloc(GATHER_ELEMENTS * ranks, size, &all), free_mine);
@@ -262,10 +261,13 @@ tsr_status tsr_state_write(tsr_state *state, const char *name, int64_t first, in
     TSRI_WANT(state, name, host);
 
     const request r = {__func__, name, first, count};
-    state_entry *e = NULL;
-    tsri_rest rest;
+    int index = 0;
+    tsri_rest rest = {0};
 
-    TSR_TRY(find(state, &r, &e, &rest));
+    TSR_TRY(find(state, &r, &index, &rest));
+
+    state_entry *e = &state->entries[index];
+
     TSR_TRY(prepare(state, &r, host, e));
     TSR_TRY(settle_state(e, &r, &rest));
     TSR_TRY(tsri_rest_write(&rest, first, count, host, stream_of(state)));

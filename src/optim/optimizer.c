@@ -178,6 +178,21 @@ static tsr_status forget_step(void *context, bool failed)
     return TSR_OK;
 }
 
+/* Slots of params and their memory; the options' groups are used up. */
+static tsr_status take(tsr_optimizer *opt, tsr_param *const *params)
+{
+    int *matches = NULL;
+    tsr_status status = TSR_OK;
+
+    TSR_TRY(tsri_alloc((size_t)opt->options.group_count, sizeof(int), &matches));
+    TSR_TRY_GOTO(status, fill_slots(opt, params, matches), free_matches);
+    TSR_TRY_GOTO(status, open_state(opt), free_matches);
+    opt->options.groups = NULL;
+free_matches:
+    tsri_free(&matches);
+    return status;
+}
+
 tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int count,
                                 const tsr_optimizer_options *options, tsr_optimizer **out)
 {
@@ -185,7 +200,6 @@ tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int co
     TSRI_WANT_EACH(params, count);
 
     tsr_optimizer *opt = NULL;
-    int *matches = NULL;
     tsr_status status = TSR_OK;
 
     TSR_TRY(tsri_alloc(1, sizeof(*opt), &opt));
@@ -195,20 +209,14 @@ tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int co
     TSR_TRY_GOTO(status, fill_defaults(options, &opt->options), destroy);
     TSR_TRY_GOTO(status, tsri_alloc((size_t)count, sizeof(slot), &opt->slots), destroy);
     opt->count = count;
-    TSR_TRY_GOTO(status, tsri_alloc((size_t)opt->options.group_count, sizeof(int), &matches),
-                 destroy);
-    TSR_TRY_GOTO(status, fill_slots(opt, params, matches), destroy);
-    TSR_TRY_GOTO(status, open_state(opt), destroy);
+    TSR_TRY_GOTO(status, take(opt, params), destroy);
     TSR_TRY_GOTO(
         status,
         tsri_comm_buffer(comm, sizeof(scalars), TSRI_MEM_OTHER, "optimizer scalars", &opt->scalars),
         destroy);
-    tsri_free(&matches);
-    opt->options.groups = NULL;
     *out = opt;
     return TSR_OK;
 destroy:
-    tsri_free(&matches);
     tsr_optimizer_destroy(&opt);
     return status;
 }

@@ -99,6 +99,22 @@ static tsr_status check_step(tsr_optimizer *opt, tsr_tape **tape_out)
     return TSR_OK;
 }
 
+static tsr_status step_slot(const tsr_optimizer *opt, const slot *s)
+{
+    tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
+                      .label = s->param->name};
+
+    if (tsri_optim_own_count(s->param) == 0) {
+        return TSR_OK;
+    }
+    if (opt->options.kind == TSR_SGD) {
+        TSR_TRY(step_sgd(opt, s, &call));
+    } else {
+        TSR_TRY(step_adamw(opt, s, &call));
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
 {
     TSRI_WANT_AS("optimizer", opt);
@@ -110,18 +126,7 @@ tsr_status tsr_optimizer_step(tsr_optimizer *opt, double lr)
     TSR_TRY(tsri_optimizer_set_lr(opt, lr));
     TSR_TRY(count_update(opt));
     for (int i = 0; i < opt->count; i++) {
-        const slot *s = &opt->slots[i];
-        tsri_call call = {.stream = tsri_comm_stream(opt->comm, TSRI_STREAM_COMPUTE),
-                          .label = s->param->name};
-
-        if (tsri_optim_own_count(s->param) == 0) {
-            continue;
-        }
-        if (opt->options.kind == TSR_SGD) {
-            TSR_TRY(step_sgd(opt, s, &call));
-        } else {
-            TSR_TRY(step_adamw(opt, s, &call));
-        }
+        TSR_TRY(step_slot(opt, &opt->slots[i]));
     }
     for (int i = 0; tape != NULL && i < opt->count; i++) {
         opt->slots[i].param->updated = !opt->slots[i].param->spec.frozen;

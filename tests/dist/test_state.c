@@ -58,7 +58,7 @@ static tsr_status save(tsri_job *job, snapshot *out)
         }
         TSR_TRY(tsri_alloc((size_t)e->count, tsr_dtype_size(e->dtype), &host));
         TSR_TRY(tsr_state_gather(state, e->name, 0, e->count, host));
-        (void)strcpy(out->name[out->count], e->name);
+        (void)snprintf(out->name[out->count], sizeof(out->name[0]), "%s", e->name);
         out->host[out->count++] = host;
     }
     TSR_TRY(tsr_state_digest(state, &out->digest));
@@ -256,7 +256,16 @@ static void damage(snapshot *s, harm h)
             }
         }
     } else if (h == ONE_UPDATE_LESS) {
-        --*(int64_t *)(void *)s->host[find(s, "optimizer.updates")];
+        const int index = find(s, "optimizer.updates");
+        int64_t updates = 0;
+
+        CHECK(index >= 0);
+        if (index < 0 || s->host[index] == NULL) {
+            return;
+        }
+        memcpy(&updates, s->host[index], sizeof(updates));
+        updates--;
+        memcpy(s->host[index], &updates, sizeof(updates));
     } else {
         s->host[find(s, "layers.1.mlp.up.weight")][40] ^= 1;
     }

@@ -57,7 +57,7 @@ static int64_t check_ranges(tsr_state *state, int index)
             wrong += mine[at] != -77.0F;
         }
         for (; at < first + count; at++) {
-            wrong += memcmp(&mine[at], &whole[at], sizeof(float)) != 0;
+            wrong += mine[at] != whole[at];
         }
         CHECK_OK(tsr_state_read(state, e.name, first, tsri_min64(count, 3), part));
         wrong += memcmp(part, whole + first, (size_t)tsri_min64(count, 3) * sizeof(float)) != 0;
@@ -303,7 +303,7 @@ static void what_is_gathered_is_let_go(void)
 
         run_over_halved(world, presets[i], false, &plain);
         run_over_halved(world, presets[i], true, &gathered);
-        CHECK(memcmp(&plain, &gathered, sizeof(plain)) == 0);
+        CHECK(plain == gathered);
     }
     tsr_world_close(&world);
 }

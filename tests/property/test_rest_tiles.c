@@ -195,7 +195,7 @@ static void speakers_tile_each_tensor(void)
     for (int round = 0; round < ROUNDS; round++) {
         tsr_mesh *mesh = random_mesh(&c);
         tsri_rest_layout rest[TENSORS];
-        int roles[TSR_MESH_MAX_AXES];
+        int roles[TSR_MESH_MAX_AXES] = {0};
 
         random_roles(&c, mesh, roles);
         for (int i = 0; i < TENSORS; i++) {

@@ -169,8 +169,9 @@ static tsr_status sim_stream_sync(tsr_stream *stream)
 static tsri_stream_state sim_poll(tsr_stream *stream, char *text, size_t size)
 {
     (void)stream;
-    (void)text;
-    (void)size;
+    if (size > 0) {
+        text[0] = '\0';
+    }
     return TSRI_STREAM_DONE;
 }
 

@@ -19,8 +19,8 @@
 
 typedef struct shape {
     int64_t batch, seq, heads, kv_heads, dim;
-    tsr_dtype type;
     int64_t kv_seq; /* 0: seq */
+    tsr_dtype type;
     bool full;
 } shape;
 

@@ -10,11 +10,10 @@
  *         for COLS columns                  b's panel [K_BLOCK, COLS] comes to L1
  *           for ROWS rows                   a tile of c in registers: sums over K_BLOCK
  *
- * Packing reads any strides and converts bf16 and f16 on the way, so the inner loop sees f32 alone.
- * With wide vectors a's panel stays in L1 instead, as a group of one. While tiles are computed, the
- * source of the next group of a is prefetched. A narrow slice holds
- * several blocks of k, so that the team meets less often; it packs the next slice as it runs out of
- * rows.
+ * With wide vectors a's panel stays in L1 instead, as a group of one. Packing reads any strides and
+ * converts bf16 and f16 on the way, so the inner loop sees f32 alone. While tiles are computed, the
+ * source of the next group of a is prefetched. A narrow slice holds several blocks of k, so that
+ * the team meets less often; it packs the next slice as it runs out of rows.
  *
  * An element's bits follow from its row of a, its column of b and k: partial sums over blocks of k,
  * each in order, added in order. Neither the threads nor the other rows and columns matter. tile.c

@@ -89,40 +89,19 @@ static tsr_status function_backward(tsri_op_call *call)
     return TSR_OK;
 }
 
+#define FUNCTION(what, ...) \
+    { \
+        .name = (what), .takes = {TSR_DTYPES_FLOAT}, .inputs = "x", .rule = function_rule, \
+        .forward = function_forward, .backward = function_backward, .over_grad = 1U << X, \
+        __VA_ARGS__ \
+    }
+
 /* By tsrk_function. What backward reads is the kernel's choice. */
 static const tsri_op_def op_functions[TSRK_FUNCTION_COUNT] = {
-    [TSRK_GELU] = {.name = "gelu",
-                   .takes = {TSR_DTYPES_FLOAT},
-                   .inputs = "x",
-                   .rule = function_rule,
-                   .forward = function_forward,
-                   .backward = function_backward,
-                   .keep_in = 1U << X,
-                   .over_grad = 1U << X},
-    [TSRK_RELU] = {.name = "relu",
-                   .takes = {TSR_DTYPES_FLOAT},
-                   .inputs = "x",
-                   .rule = function_rule,
-                   .forward = function_forward,
-                   .backward = function_backward,
-                   .keep_out = true,
-                   .over_grad = 1U << X},
-    [TSRK_TANH] = {.name = "tanh",
-                   .takes = {TSR_DTYPES_FLOAT},
-                   .inputs = "x",
-                   .rule = function_rule,
-                   .forward = function_forward,
-                   .backward = function_backward,
-                   .keep_out = true,
-                   .over_grad = 1U << X},
-    [TSRK_SIGMOID] = {.name = "sigmoid",
-                      .takes = {TSR_DTYPES_FLOAT},
-                      .inputs = "x",
-                      .rule = function_rule,
-                      .forward = function_forward,
-                      .backward = function_backward,
-                      .keep_out = true,
-                      .over_grad = 1U << X},
+    [TSRK_GELU] = FUNCTION("gelu", .keep_in = 1U << X),
+    [TSRK_RELU] = FUNCTION("relu", .keep_out = true),
+    [TSRK_TANH] = FUNCTION("tanh", .keep_out = true),
+    [TSRK_SIGMOID] = FUNCTION("sigmoid", .keep_out = true),
 };
 
 tsr_status tsr_op_gelu(tsr_tape *tape, tsr_dtensor *x, tsr_dtensor **out)

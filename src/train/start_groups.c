@@ -95,9 +95,7 @@ tsr_status tsri_start_groups_text(const tsr_mesh *mesh, const int *node_of,
     TSR_TRY(tsri_alloc((size_t)ranks, sizeof(*p.place_of), &p.place_of));
     TSR_TRY_GOTO(status, tsri_alloc((size_t)ranks, sizeof(*members), &members), free_places);
     for (int rank = 0; rank < ranks; rank++) {
-        for (int before = 0; before < rank; before++) {
-            p.place_of[rank] += node_of[before] == node_of[rank] ? 1 : 0;
-        }
+        p.place_of[rank] = members[node_of[rank]]++; /* a count for each host, so far */
     }
     for (int axis = 0; axis < tsr_mesh_axis_count(mesh) && status == TSR_OK; axis++) {
         if (tsr_mesh_axis_size(mesh, axis) > 1) {

@@ -179,7 +179,7 @@ static tsr_status forget_step(void *context, bool failed)
 }
 
 /* Slots of params and their memory; the options' groups are used up. */
-static tsr_status take(tsr_optimizer *opt, tsr_param *const *params)
+static tsr_status take_params(tsr_optimizer *opt, tsr_param *const *params)
 {
     int *matches = NULL;
     tsr_status status = TSR_OK;
@@ -209,7 +209,7 @@ tsr_status tsr_optimizer_create(tsr_comm *comm, tsr_param *const *params, int co
     TSR_TRY_GOTO(status, fill_defaults(options, &opt->options), destroy);
     TSR_TRY_GOTO(status, tsri_alloc((size_t)count, sizeof(slot), &opt->slots), destroy);
     opt->count = count;
-    TSR_TRY_GOTO(status, take(opt, params), destroy);
+    TSR_TRY_GOTO(status, take_params(opt, params), destroy);
     TSR_TRY_GOTO(
         status,
         tsri_comm_buffer(comm, sizeof(scalars), TSRI_MEM_OTHER, "optimizer scalars", &opt->scalars),
